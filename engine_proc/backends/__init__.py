@@ -1,0 +1,1 @@
+"""Engines behind one protocol; sockets, stamps, validation and shutdown stay outside of them."""

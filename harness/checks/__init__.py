@@ -1,0 +1,1 @@
+"""The verdict: one declared check a concept."""

@@ -1,0 +1,1 @@
+"""What all three processes agree on: clock, stamps, collector, messages, sockets, errors."""

@@ -1,0 +1,265 @@
+"""The shared collector: one tmpfs file of int64 cells that every process maps, one writer per cell, no lock.
+
+Layout: a header page region (magic, version, sizes, owner, JSON description), a control page of counters (one 64-byte
+line a writer), then one page-aligned block a writer: submitter rows, engine rows, receiver rows, step table, token log.
+Readers look after the run, or at counters while it goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.common.errors import CollectorError, ConfigError
+from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, STEP_COLUMNS, SUBMITTER_COLUMNS
+
+MAGIC = b"ISORATE\0"
+VERSION = 1
+_PAGE = 4096
+_HEADER = struct.Struct("<8sqqqqqqqqq")
+_HEADER_BYTES = 64 * 1024
+_CONTROL_BYTES = _PAGE
+_LINE = 8  # int64 cells in a 64-byte cache line
+
+Int64Array = npt.NDArray[np.int64]
+
+#: Control words: name -> cell in the control page. Each writer's words start a cache line of their own.
+CONTROL_WORDS: dict[str, int] = {
+    # owned by: harness
+    "stop": 0,
+    "end_reason": 1,
+    "current_run": 2,
+    # owned by: submitter
+    "sent": 8,
+    "refused": 9,
+    "send_errors": 10,
+    "spin_ns": 11,
+    "submitter_done_runs": 12,
+    # owned by: engine ingress thread
+    "ingress": 16,
+    "bad_frames": 17,
+    "duplicates": 18,
+    "ingress_beat_ns": 19,
+    # owned by: engine step loop
+    "steps": 24,
+    "steps_lost": 25,
+    "tokens": 26,
+    "tokens_lost": 27,
+    "terminal": 28,
+    "egress_messages": 29,
+    "step_beat_ns": 30,
+    "longest_step_ns": 31,
+    # owned by: engine wire thread
+    "wire_messages": 32,
+    "wire_ring_waits": 33,
+    "wire_bad_frames": 34,
+    "wire_errno": 35,
+    # owned by: receiver (harness)
+    "results": 40,
+    "delivered": 41,
+    "finished": 42,
+    "result_bad_frames": 43,
+    "complaints": 44,
+    "repeated_results": 45,
+    # owned by: receiver wire thread
+    "receiver_messages": 48,
+    "receiver_ring_waits": 49,
+    "receiver_bad_frames": 50,
+    "receiver_errno": 51,
+}
+
+
+class CollectorShape(NamedTuple):
+    """How much the collector holds: request rows over all runs, engine steps, output tokens."""
+
+    rows: int
+    steps: int
+    tokens: int
+
+
+class _Block(NamedTuple):
+    offset: int
+    rows: int
+    cells: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.cells * 8
+
+
+def _padded(columns: tuple[str, ...]) -> int:
+    return -(-len(columns) // _LINE) * _LINE
+
+
+def _page_up(nbytes: int) -> int:
+    return -(-nbytes // _PAGE) * _PAGE
+
+
+def _blocks(shape: CollectorShape) -> tuple[dict[str, _Block], int]:
+    offset = _HEADER_BYTES + _CONTROL_BYTES
+    blocks = {}
+    sizes = {
+        "submitter": (shape.rows, _padded(SUBMITTER_COLUMNS)),
+        "engine": (shape.rows, _padded(ENGINE_COLUMNS)),
+        "receiver": (shape.rows, _padded(RECEIVER_COLUMNS)),
+        "steps": (shape.steps, _padded(STEP_COLUMNS)),
+        "tokens": (shape.tokens, 1),
+    }
+    for name, (rows, cells) in sizes.items():
+        blocks[name] = _Block(offset, rows, cells)
+        offset += _page_up(max(rows * cells * 8, 8))
+    return blocks, offset
+
+
+def collector_bytes(shape: CollectorShape) -> int:
+    """Bytes of the file that holds `shape`."""
+    return _blocks(shape)[1]
+
+
+class Collector:
+    """A mapped collector file. Make one with `create` (the harness) or `attach` (children, readers).
+
+    Arrays are int64 views of the mapping: `submitter`, `engine`, `receiver` of shape (rows, padded columns), `steps`
+    of shape (steps, padded columns), `tokens` of shape (tokens,) holding `row << 32 | token id`, `control` (cells).
+    Drop every view before `close`, else the mapping stays until they are gone.
+    """
+
+    def __init__(self, path: Path, mapping: mmap.mmap, shape: CollectorShape, meta: dict[str, Any]) -> None:
+        self.path = path
+        self.shape = shape
+        self.meta = meta
+        self._mapping = mapping
+        blocks, _ = _blocks(shape)
+        self.control = self._view(_Block(_HEADER_BYTES, 1, _CONTROL_BYTES // 8)).reshape(-1)
+        self.submitter = self._view(blocks["submitter"])
+        self.engine = self._view(blocks["engine"])
+        self.receiver = self._view(blocks["receiver"])
+        self.steps = self._view(blocks["steps"])
+        self.tokens = self._view(blocks["tokens"]).reshape(-1)
+
+    def _view(self, block: _Block) -> Int64Array:
+        flat = np.frombuffer(self._mapping, dtype=np.int64, count=block.rows * block.cells, offset=block.offset)
+        return flat.reshape(block.rows, block.cells)
+
+    @classmethod
+    def create(cls, path: Path, shape: CollectorShape, meta: dict[str, Any], owner: tuple[int, int]) -> Collector:
+        """Make, reserve and prefault the file; `owner` is (pid, start time in clock ticks) of the harness.
+
+        Raises ConfigError where there is no room or no permission, naming the bytes needed.
+        """
+        nbytes = collector_bytes(shape)
+        text = json.dumps(meta).encode()
+        if len(text) > _HEADER_BYTES - _HEADER.size:
+            raise ConfigError(f"collector description of {len(text)} bytes exceeds {_HEADER_BYTES - _HEADER.size}")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"cannot create the collector {path}: {error.strerror}") from error
+        try:
+            os.posix_fallocate(fd, 0, nbytes)
+            head = _HEADER.pack(MAGIC, VERSION, nbytes, *shape, *owner, os.getuid(), len(text))
+            os.pwrite(fd, head + text, 0)
+            mapping = mmap.mmap(fd, nbytes)
+        except OSError as error:
+            os.unlink(path)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
+                raise ConfigError(f"no room for the collector: {nbytes} bytes are needed in {path.parent}") from error
+            raise ConfigError(f"cannot reserve {nbytes} bytes for {path}: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        _prefault(mapping)
+        return cls(path, mapping, shape, meta)
+
+    @classmethod
+    def attach(cls, path: Path, *, writable: bool = True) -> Collector:
+        """Map an existing file. Raises CollectorError where it is no collector, of another version, or cut short."""
+        header = read_header(path)
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            access = mmap.ACCESS_DEFAULT if writable else mmap.ACCESS_READ
+            mapping = mmap.mmap(fd, header.nbytes, access=access)
+        finally:
+            os.close(fd)
+        if writable:
+            _prefault(mapping)
+        return cls(path, mapping, header.shape, header.meta)
+
+    def word(self, name: str) -> int:
+        """Read one control word."""
+        return int(self.control[CONTROL_WORDS[name]])
+
+    def set_word(self, name: str, value: int) -> None:
+        """Write one control word; only its owner may (see CONTROL_WORDS)."""
+        self.control[CONTROL_WORDS[name]] = value
+
+    def column(self, name: str) -> Int64Array:
+        """The column of all rows by name, as a strided view."""
+        for columns, block in (
+            (SUBMITTER_COLUMNS, self.submitter),
+            (ENGINE_COLUMNS, self.engine),
+            (RECEIVER_COLUMNS, self.receiver),
+        ):
+            if name in columns:
+                return block[:, columns.index(name)]
+        raise KeyError(name)
+
+    def close(self) -> None:
+        """Drop the views and the mapping. Views that a caller still holds keep the memory, not the file."""
+        for name in ("control", "submitter", "engine", "receiver", "steps", "tokens"):
+            setattr(self, name, np.empty(0, dtype=np.int64))
+        try:
+            self._mapping.close()
+        except BufferError:  # a caller's view outlives us; the mapping goes with it
+            pass
+
+
+class Header(NamedTuple):
+    """What a collector file says of itself."""
+
+    nbytes: int
+    shape: CollectorShape
+    owner_pid: int
+    owner_start: int
+    uid: int
+    meta: dict[str, Any]
+
+
+def read_header(path: Path) -> Header:
+    """Read a collector's header without mapping it. Raises CollectorError where it is not a whole collector."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_HEADER_BYTES)
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise CollectorError(f"cannot read the collector {path}: {error.strerror}") from error
+    if len(raw) < _HEADER.size or raw[:8] != MAGIC:
+        raise CollectorError(f"{path} is not an isorate collector")
+    _, version, nbytes, rows, steps, tokens, pid, start, uid, length = _HEADER.unpack_from(raw)
+    if version != VERSION:
+        raise CollectorError(f"{path} is a collector of version {version}, this isorate reads {VERSION}")
+    shape = CollectorShape(rows, steps, tokens)
+    if min(shape) < 0 or nbytes != collector_bytes(shape) or size < nbytes:
+        raise CollectorError(f"{path} is cut short or damaged: {size} of {nbytes} bytes")
+    try:
+        meta = json.loads(raw[_HEADER.size : _HEADER.size + length])
+    except ValueError as error:
+        raise CollectorError(f"{path} has a damaged description") from error
+    return Header(nbytes, shape, pid, start, uid, meta)
+
+
+def _prefault(mapping: mmap.mmap) -> None:
+    """Map every page now: a page fault in the timed loop costs as much as the lag it measures."""
+    madv_populate_write = 23  # Linux 5.14; the kernel maps without us touching (and so without racing) any cell
+    try:
+        mapping.madvise(madv_populate_write)
+    except (OSError, ValueError):
+        for offset in range(0, len(mapping), _PAGE):
+            _ = mapping[offset]

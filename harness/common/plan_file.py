@@ -1,0 +1,116 @@
+"""`plan.npz`: the load as arrays, written before t0 and never changed; the same file repeats the same load."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.common.errors import ConfigError
+
+Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+BytesArray = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is sent when. N requests; payloads are token ids (`prompt_ids` set) or UTF-8 text (`texts` set).
+
+    offsets_ns: int64[N], non-decreasing ns after t0. max_new_tokens: int32[N]. Payload i is
+    `prompt_ids[prompt_starts[i]:prompt_starts[i+1]]` or `texts[text_starts[i]:text_starts[i+1]]`.
+    """
+
+    offsets_ns: Int64Array
+    max_new_tokens: Int32Array
+    prompt_ids: Int32Array | None = None
+    prompt_starts: Int64Array | None = None
+    texts: BytesArray | None = None
+    text_starts: Int64Array | None = None
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.offsets_ns)
+
+    @property
+    def pretokenized(self) -> bool:
+        return self.prompt_ids is not None
+
+    def payload(self, i: int) -> bytes:
+        """Payload bytes of request i: little-endian int32 ids, or UTF-8 text."""
+        if self.prompt_ids is not None and self.prompt_starts is not None:
+            return self.prompt_ids[self.prompt_starts[i] : self.prompt_starts[i + 1]].astype("<i4").tobytes()
+        assert self.texts is not None and self.text_starts is not None
+        return self.texts[self.text_starts[i] : self.text_starts[i + 1]].tobytes()
+
+    def largest_payload_bytes(self) -> int:
+        """Bytes of the longest payload."""
+        if self.prompt_starts is not None:
+            return int(np.diff(self.prompt_starts).max(initial=0)) * 4
+        assert self.text_starts is not None
+        return int(np.diff(self.text_starts).max(initial=0))
+
+    def sha256(self) -> str:
+        """Digest over the canonical arrays: name, dtype, length and bytes of each in a fixed order."""
+        digest = hashlib.sha256()
+        for name, array in self._arrays().items():
+            digest.update(f"{name}:{array.dtype.str}:{len(array)};".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def _arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        arrays: dict[str, npt.NDArray[np.generic] | None] = {
+            "offsets_ns": self.offsets_ns.astype("<i8"),
+            "max_new_tokens": self.max_new_tokens.astype("<i4"),
+            "prompt_ids": None if self.prompt_ids is None else self.prompt_ids.astype("<i4"),
+            "prompt_starts": None if self.prompt_starts is None else self.prompt_starts.astype("<i8"),
+            "texts": self.texts,
+            "text_starts": None if self.text_starts is None else self.text_starts.astype("<i8"),
+        }
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def save(self, path: Path) -> None:
+        """Write the arrays. Raises OSError."""
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, **self._arrays())
+
+
+def load_plan(path: Path) -> LoadPlan:
+    """Read and check a plan file. Raises ConfigError naming the file and what is wrong with it."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, KeyError, EOFError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot read the plan: {error}") from error
+    dtypes = {"offsets_ns": np.int64, "max_new_tokens": np.int32, "prompt_ids": np.int32, "prompt_starts": np.int64,
+              "texts": np.uint8, "text_starts": np.int64}  # fmt: skip
+    for name, array in arrays.items():
+        if name not in dtypes or array.dtype != dtypes[name] or array.ndim != 1:
+            raise ConfigError(f"{path}: array {name!r} is not what a plan holds")
+    if "offsets_ns" not in arrays or "max_new_tokens" not in arrays:
+        raise ConfigError(f"{path}: offsets_ns or max_new_tokens is missing")
+    plan = LoadPlan(**arrays)
+    _check(plan, path)
+    return plan
+
+
+def _check(plan: LoadPlan, path: Path) -> None:
+    n = plan.num_requests
+    if n == 0:
+        raise ConfigError(f"{path}: the plan has no requests")
+    if plan.offsets_ns[0] < 0 or np.any(np.diff(plan.offsets_ns) < 0):
+        raise ConfigError(f"{path}: offsets_ns is negative or not sorted")
+    if len(plan.max_new_tokens) != n:
+        raise ConfigError(f"{path}: max_new_tokens has {len(plan.max_new_tokens)} rows, offsets_ns {n}")
+    pairs = [(plan.prompt_ids, plan.prompt_starts), (plan.texts, plan.text_starts)]
+    if [data is not None and starts is not None for data, starts in pairs].count(True) != 1:
+        raise ConfigError(f"{path}: a plan holds either prompt_ids with prompt_starts or texts with text_starts")
+    for data, starts in pairs:
+        if data is None or starts is None:
+            continue
+        if len(starts) != n + 1 or starts[0] != 0 or starts[-1] != len(data) or np.any(np.diff(starts) < 0):
+            raise ConfigError(f"{path}: payload starts do not cover the payloads of {n} requests")

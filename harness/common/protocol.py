@@ -1,0 +1,119 @@
+"""Messages on the data and result sockets: msgpack arrays, versioned, no pickle. The only schema module.
+
+A request frame is `[VERSION, kind, row, max_new_tokens, temperature, top_k, top_p, seed, stop_on_eos, payload]`; the
+payload is UTF-8 bytes (TEXT) or little-endian int32 token ids (TOKENS). A result frame is one engine step:
+`[VERSION, RESULTS, [[row, tokens_so_far, status, finish_reason], ...]]`; status NONE means "the first token".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from harness.common.errors import FrameError
+
+VERSION = 1
+TEXT, TOKENS, RESULTS, COMPLAINT = 1, 2, 3, 4
+#: Upper bound of a request frame's bytes beyond its payload: array header and nine scalars of at most 9 bytes.
+REQUEST_OVERHEAD_BYTES = 96
+TOKEN_ID_BYTES = 4
+
+
+class Sampling(NamedTuple):
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1.0 mean "no cut"."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop_on_eos: bool = True
+
+
+class RequestFrame(NamedTuple):
+    """A decoded request. `payload` is text bytes or int32 token-id bytes, by `kind`."""
+
+    kind: int
+    row: int
+    max_new_tokens: int
+    sampling: Sampling
+    payload: bytes
+
+
+class ResultEvent(NamedTuple):
+    """One row's news of one step: its first token (`status` 0) or its end (`status` a `Status`)."""
+
+    row: int
+    tokens: int
+    status: int
+    finish_reason: int
+
+
+def pack_request(kind: int, row: int, max_new_tokens: int, sampling: Sampling, payload: bytes) -> bytes:
+    """The bytes of one request frame."""
+    packed: bytes = msgpack.packb([VERSION, kind, row, max_new_tokens, *sampling, payload], use_bin_type=True)
+    return packed
+
+
+def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame:
+    """Decode a request frame. Raises FrameError for anything that is not one, or whose row is not in 0..num_rows-1."""
+    fields = _fields(frame, 10)
+    kind, row, max_new, temperature, top_k, top_p, seed, stop_on_eos, payload = fields[1:]
+    if kind not in (TEXT, TOKENS) or type(row) is not int or type(max_new) is not int or type(payload) is not bytes:
+        raise FrameError("request frame with a field of the wrong type")
+    if not 0 <= row < num_rows:
+        raise FrameError(f"request frame for row {row}, which does not exist")
+    if type(temperature) is not float or type(top_p) is not float or type(top_k) is not int or type(seed) is not int:
+        raise FrameError("request frame with a sampling field of the wrong type")
+    if not (temperature >= 0.0 and top_k >= 0 and 0.0 < top_p <= 1.0):
+        raise FrameError("request frame with a sampling field out of range")
+    return RequestFrame(kind, row, max_new, Sampling(temperature, top_k, top_p, seed, bool(stop_on_eos)), payload)
+
+
+def pack_results(events: Sequence[ResultEvent]) -> bytes:
+    """The bytes of one result frame."""
+    packed: bytes = msgpack.packb([VERSION, RESULTS, events], use_bin_type=True)
+    return packed
+
+
+def pack_complaint(row: int, text: str) -> bytes:
+    """A complaint about a message that has no row of its own, such as a duplicate id."""
+    packed: bytes = msgpack.packb([VERSION, COMPLAINT, row, text], use_bin_type=True)
+    return packed
+
+
+class Complaint(NamedTuple):
+    """A request message that was turned away without touching the row it named."""
+
+    row: int
+    text: str
+
+
+def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent] | Complaint:
+    """Decode what the engine sent. Raises FrameError for junk."""
+    fields = _fields(frame, None)
+    if fields[1] == COMPLAINT and len(fields) == 4 and type(fields[2]) is int and type(fields[3]) is str:
+        return Complaint(fields[2], fields[3])
+    if fields[1] != RESULTS or len(fields) != 3 or type(fields[2]) is not list:
+        raise FrameError("result frame of unknown kind")
+    events = []
+    for item in fields[2]:
+        if type(item) is not list or len(item) != 4 or any(type(value) is not int for value in item):
+            raise FrameError("result event with a field of the wrong type")
+        if not 0 <= item[0] < num_rows:
+            raise FrameError(f"result for row {item[0]}, which does not exist")
+        events.append(ResultEvent(*item))
+    return events
+
+
+def _fields(frame: bytes | memoryview, count: int | None) -> list[Any]:
+    try:
+        fields = msgpack.unpackb(frame, raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises ValueError, its own types and UnicodeDecodeError alike
+        raise FrameError(f"not msgpack: {type(error).__name__}") from error
+    if type(fields) is not list or len(fields) < 2 or (count is not None and len(fields) != count):
+        raise FrameError("frame is not an array of the expected length")
+    if fields[0] != VERSION:
+        raise FrameError(f"frame of version {fields[0]!r}, this side speaks {VERSION}")
+    return fields

@@ -1,0 +1,1 @@
+"""Everything that decides what is sent when, before t0."""

@@ -1,0 +1,1 @@
+"""The submitter process: owns the arrival clock; imports nothing of the harness but `harness.common`."""
