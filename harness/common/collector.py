@@ -77,6 +77,11 @@ CONTROL_WORDS: dict[str, int] = {
 }
 
 
+#: The t0 of run k (ns, 0: never started) stands in control cell RUN_T0_CELL + k; owned by: harness.
+RUN_T0_CELL = 64
+MAX_RUNS = 440
+
+
 class CollectorShape(NamedTuple):
     """How much the collector holds: request rows over all runs, engine steps, output tokens."""
 

@@ -96,6 +96,23 @@ def reason_text(code: int, a: int, b: int) -> str:
         return f"unknown reason {code}"
 
 
+class EndReason(IntEnum):
+    """Why a session ended; the harness writes it into the collector, so 0 means that the harness itself died."""
+
+    PARENT_DIED = 0
+    DONE = 1
+    DRAIN_TIMEOUT = 2
+    INTERRUPTED = 3
+    ENGINE_DIED = 4
+    SUBMITTER_DIED = 5
+    STALLED = 6
+    SETUP_FAILED = 7
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
 class SendResult(IntEnum):
     """What became of the send call of a row."""
 
