@@ -1,0 +1,69 @@
+"""What each process does to itself first: die with its parent, pin itself, sharpen its timers; and reading /proc."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_TIMERSLACK = 29
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """SIGKILL from the kernel when the parent's spawning thread ends; exits at once if it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the call: the signal will never come
+        os._exit(1)
+
+
+def sharpen_timers() -> bool:
+    """Timer slack of this thread and of those it creates to 1 ns (default 50 us). False where the kernel refuses."""
+    return _prctl(_PR_SET_TIMERSLACK, 1)
+
+
+def _prctl(option: int, value: int) -> bool:
+    libc = ctypes.CDLL(None)
+    return int(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)) == 0
+
+
+def pin_self(cores: Iterable[int]) -> None:
+    """Restrict this process to `cores` before any library starts a thread. Raises OSError for a core it may not use."""
+    wanted = set(cores)
+    if wanted and os.sched_getaffinity(0) != wanted:
+        os.sched_setaffinity(0, wanted)
+
+
+def ignore_interrupt() -> None:
+    """Ctrl-C goes to the whole terminal group; the parent alone decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def start_ticks(pid: int) -> int:
+    """Start time of a process in clock ticks since boot, 0 where there is none: (pid, start) names it for ever."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rsplit(")", 1)[1].split()[19])
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Whether the process (pid, start time) still runs; a zombie does not."""
+    if start_ticks(pid) != start or start == 0:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def affinity_of(pid: int) -> list[int]:
+    """Cores that the main thread of `pid` may run on, read back from the kernel; [] where it is gone."""
+    try:
+        return sorted(os.sched_getaffinity(pid))
+    except OSError:
+        return []

@@ -1,0 +1,79 @@
+"""What the harness tells each child at start: frozen, sent as plain values over the control channel."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from harness.common.errors import ProtocolError
+
+SpecT = TypeVar("SpecT", bound="Spec")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Base of the child specifications: to and from a plain dict."""
+
+    def to_body(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_body(cls: type[SpecT], body: dict[str, Any]) -> SpecT:
+        """Raises ProtocolError for a body that does not fit."""
+        names = {field.name for field in fields(cls)}
+        if set(body) != names:
+            raise ProtocolError(f"{cls.__name__} with fields {sorted(set(body) ^ names)}")
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True)
+class NullSpec(Spec):
+    """Script of the null engine. service_ns: time one batch takes; spin: hold the GIL for it instead of sleeping."""
+
+    service_ns: int = 0
+    spin: bool = False
+    hold_gil: bool = False
+    crash_at_step: int = 0
+    hang_at_step: int = 0
+    start_delay_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec(Spec):
+    """What the engine process needs before the plan is known."""
+
+    engine: str
+    model: str
+    device: str
+    dtype: str
+    max_batch_size: int
+    prefill_max_batch_size: int
+    tokenize_workers: int
+    pretok: bool
+    cores: list[int]
+    wire: str  # "auto" | "compiled" | "python"
+    null: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitterSpec(Spec):
+    """What the submitter process needs before the plan is known. pacer, wait: as the user asked."""
+
+    pacer: str
+    wait: str
+    relative: bool
+    cores: list[int]
+    own_core: bool
+    sampling: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation(Spec):
+    """What both need once the plan is fixed. Frames: largest request and result message in bytes."""
+
+    collector: str
+    plan: str
+    data_endpoint: str
+    results_endpoint: str
+    request_frame_bytes: int
+    result_frame_bytes: int

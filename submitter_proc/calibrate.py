@@ -1,0 +1,40 @@
+"""How late this thread wakes from a sleep, measured at start: it decides how long the pacer spins before a deadline."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.common.clock import Clock
+
+SLEEPS = 250
+SLEEP_NS = 400_000
+SAFETY = 1.25
+#: Bounds of the spin: shorter than the floor buys nothing, longer starves the I/O thread that shares the core.
+MIN_MARGIN_NS, MAX_MARGIN_NS = 20_000, 300_000
+
+
+class Calibration(NamedTuple):
+    """Overshoot of `SLEEPS` sleeps of `SLEEP_NS`, in ns, and the spin margin that follows from it."""
+
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+    margin_ns: int
+
+
+def calibrate(clock: Clock) -> Calibration:
+    """Measure sleep overshoot on the calling thread (0.1 s).
+
+    margin = 1.25 x p99, within 20..300 us: rare outliers of a virtual machine are not worth a spin each.
+    """
+    overshoot = np.zeros(SLEEPS, dtype=np.int64)
+    for i in range(SLEEPS):
+        deadline = clock() + SLEEP_NS
+        time.sleep(max(deadline - clock(), 0) / 1e9)
+        overshoot[i] = clock() - deadline
+    p50, p99 = (int(value) for value in np.percentile(overshoot, [50, 99]))
+    margin = int(np.clip(p99 * SAFETY, MIN_MARGIN_NS, MAX_MARGIN_NS))
+    return Calibration(p50, p99, int(overshoot.max()), margin)

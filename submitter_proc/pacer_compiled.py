@@ -1,0 +1,111 @@
+"""The pacer's loop as one numba function without the GIL: its stamps cannot be delayed by this process's Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import zmq
+
+from harness.common.collector import CONTROL_WORDS, Int64Array
+from harness.common.nogil import load_numba, load_symbols
+from harness.common.stamps import SendResult
+from submitter_proc.frames import PackedRun
+from submitter_proc.pacer import ERRNO, INTENDED, RESULT, SEND, SENT, SLICE_NS, PaceEnd, Waiting
+
+
+class CompiledPacer:
+    """Sleeps, spins and sends in compiled code. Raises NogilUnavailableError on construction where it cannot."""
+
+    name = "compiled"
+
+    def __init__(self, socket: zmq.Socket[bytes], control: Int64Array) -> None:
+        self._pace = compile_pace()
+        self._socket = int(socket.underlying)  # owned by: the thread that calls run
+        self._control = control
+
+    def warm_up(self, columns: int) -> None:
+        """Compile now, by pacing an empty run: 0.4 s that must not fall into a measured one."""
+        empty = np.zeros(0, dtype=np.int64)
+        stamps = np.zeros((0, columns), dtype=np.int64)
+        packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
+        self.run(packed, 0, Waiting(relative=False, margin_ns=0))
+
+    def run(self, packed: PackedRun, t0_ns: int, waiting: Waiting) -> PaceEnd:
+        """Send all requests of `packed`. t0_ns: CLOCK_MONOTONIC ns of offset 0."""
+        scratch = np.zeros(4, dtype=np.int64)
+        handled, errno = self._pace(
+            self._socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, self._control,
+            t0_ns, waiting.relative, waiting.margin_ns, scratch,
+        )  # fmt: skip
+        return PaceEnd(handled, errno)
+
+
+def compile_pace() -> Any:
+    """The loop, compiled for this process. Raises NogilUnavailableError."""
+    symbols, njit = load_symbols(), load_numba()
+    zmq_send, zmq_errno = symbols.zmq_send, symbols.zmq_errno
+    clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield
+    stop, spin_ns = CONTROL_WORDS["stop"], CONTROL_WORDS["spin_ns"]
+    sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
+    sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
+    slice_ns = SLICE_NS
+
+    # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
+    def pace(socket, frames, starts, offsets, stamps, control, t0, relative, margin, scratch):  # type: ignore[no-untyped-def]
+        here = scratch.ctypes.data
+        previous_end = t0
+        previous_offset = 0
+        for i in range(offsets.shape[0]):
+            offset = offsets[i]
+            deadline = previous_end + offset - previous_offset if relative else t0 + offset
+            # A gap shorter than the margin never sleeps: yield, else libzmq's I/O thread starves on a shared core.
+            short = offset - previous_offset <= margin
+            clock_gettime(1, here)
+            now = scratch[0] * 1_000_000_000 + scratch[1]
+            if control[stop] != 0:
+                return i, 0
+            while now < deadline - margin:
+                wake = min(deadline - margin, now + slice_ns)
+                scratch[2] = wake // 1_000_000_000
+                scratch[3] = wake % 1_000_000_000
+                clock_nanosleep(1, 1, here + 16, 0)
+                if control[stop] != 0:
+                    return i, 0
+                clock_gettime(1, here)
+                now = scratch[0] * 1_000_000_000 + scratch[1]
+            woke = now
+            while now < deadline:
+                if short:
+                    sched_yield()
+                clock_gettime(1, here)
+                now = scratch[0] * 1_000_000_000 + scratch[1]
+            control[spin_ns] += now - woke
+            errno = 0
+            for _ in range(2):
+                errno = 0
+                if zmq_send(socket, frames + starts[i], starts[i + 1] - starts[i], 1) < 0:
+                    errno = zmq_errno()
+                if errno != 4:
+                    break
+            clock_gettime(1, here)
+            previous_end = scratch[0] * 1_000_000_000 + scratch[1]
+            previous_offset = offset
+            stamps[i, INTENDED] = deadline
+            stamps[i, SEND] = now
+            stamps[i, SENT] = previous_end
+            if errno == 0:
+                stamps[i, RESULT] = sent_result
+                control[sent_word] += 1
+            elif errno == 11:
+                stamps[i, RESULT] = refused_result
+                stamps[i, ERRNO] = errno
+                control[refused_word] += 1
+            else:
+                stamps[i, RESULT] = error_result
+                stamps[i, ERRNO] = errno
+                control[errors_word] += 1
+                return i + 1, errno
+        return offsets.shape[0], 0
+
+    return njit(nogil=True)(pace)

@@ -1,0 +1,136 @@
+"""The submitter's life: configure, prepare, then one run after another at the harness's word."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zmq
+
+from harness.common import control as words
+from harness.common.clock import clock_report, monotonic_ns
+from harness.common.collector import CONTROL_WORDS, Collector
+from harness.common.control import ControlChannel
+from harness.common.errors import ProtocolError, RunError
+from harness.common.nogil import NogilUnavailableError
+from harness.common.plan_file import load_plan
+from harness.common.processes import sharpen_timers
+from harness.common.protocol import Sampling
+from harness.common.sockets import make_context, push_socket, wait_until_connected
+from harness.common.specs import Preparation, SubmitterSpec
+from submitter_proc.calibrate import Calibration, calibrate
+from submitter_proc.frames import pack_run
+from submitter_proc.pacer import Pacer, PythonPacer, Waiting, zmq_sender
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+class PacerChoice(NamedTuple):
+    """The pacer in use and, where `auto` could not have the compiled one, why."""
+
+    pacer: Pacer
+    fallback: str
+
+
+def choose_pacer(kind: str, socket: zmq.Socket[bytes], collector: Collector) -> PacerChoice:
+    """The pacer of `kind`; `auto` is the compiled one where it can be built. Raises NogilUnavailableError."""
+    plain = PythonPacer(zmq_sender(socket), collector.control, monotonic_ns)
+    if kind == "python":
+        return PacerChoice(plain, "")
+    from submitter_proc.pacer_compiled import CompiledPacer
+
+    try:
+        compiled = CompiledPacer(socket, collector.control)
+        compiled.warm_up(collector.submitter.shape[1])
+    except NogilUnavailableError as error:
+        if kind == "compiled":
+            raise
+        return PacerChoice(plain, str(error))
+    return PacerChoice(compiled, "")
+
+
+def choose_waiting(wait: str, own_core: bool, relative: bool, calibration: Calibration) -> tuple[str, Waiting]:
+    """The wait mode's name and its margin: `auto` spins only where the submitter has a core of its own."""
+    if wait == "auto":
+        wait = "hybrid" if own_core else "sleep"
+    return wait, Waiting(relative, calibration.margin_ns if wait == "hybrid" else 0)
+
+
+class Submitter:
+    """Owns the data socket, the pacer and the submitter's block of the collector. Runs on the main thread."""
+
+    def __init__(self, channel: ControlChannel, spec: SubmitterSpec) -> None:
+        self._channel = channel
+        self._spec = spec
+        sharpen_timers()
+        self._calibration = calibrate(monotonic_ns)
+        if spec.pacer != "python":  # compile while the engine loads its model
+            _import_quietly()
+
+    def serve(self) -> None:
+        """Prepare, say READY, then arm and pace runs until STOP."""
+        message = self._channel.expect(words.PREPARE, timeout_s=86_400)
+        prepared = Preparation.from_body(message.body)
+        plan = load_plan(Path(prepared.plan))
+        collector = Collector.attach(Path(prepared.collector))
+        # Two cores: the pacer keeps the first, libzmq's I/O thread the second; one core: they share it.
+        io_cpu = self._spec.cores[1] if len(self._spec.cores) > 1 else None
+        context = make_context(io_cpu)
+        socket = push_socket(context, prepared.data_endpoint)
+        try:
+            if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
+                raise RunError(f"no engine at the data socket within {CONNECT_TIMEOUT_S:.0f} s")
+            if len(self._spec.cores) > 1:
+                os.sched_setaffinity(0, {self._spec.cores[0]})
+            self._paces(plan, collector, socket)
+        finally:
+            socket.close()
+            context.term()
+
+    def _paces(self, plan: Any, collector: Collector, socket: zmq.Socket[bytes]) -> None:
+        choice = choose_pacer(self._spec.pacer, socket, collector)
+        wait, waiting = choose_waiting(self._spec.wait, self._spec.own_core, self._spec.relative, self._calibration)
+        report = {
+            "name": choice.pacer.name,
+            "fallback": choice.fallback,
+            "wait": wait,
+            "margin_ns": waiting.margin_ns,
+            "sleep_overshoot_ns": self._calibration._asdict(),
+        }
+        self._channel.send(words.READY, pacer=report, clock=clock_report())
+        sampling = Sampling(*self._spec.sampling)
+        while True:
+            message = self._channel.receive()
+            assert message is not None
+            if message.kind == words.PING:
+                self._channel.send(words.PONG, stamp=monotonic_ns())
+            elif message.kind == words.ARM:
+                first, rows = message.body["first_row"], message.body["rows"]
+                packed = pack_run(plan, sampling, first, rows, collector.submitter)
+                gc.collect()
+                gc.freeze()
+                gc.disable()
+                self._channel.send(words.ARMED)
+                start = self._channel.expect(words.START, timeout_s=86_400)
+                end = choice.pacer.run(packed, start.body["t0_ns"], waiting)
+                collector.control[CONTROL_WORDS["submitter_done_runs"]] += 1
+                self._channel.send(words.RUN_SENT, handled=end.handled, errno=end.errno)
+                gc.enable()
+                gc.unfreeze()
+            elif message.kind == words.STOP:
+                return
+            else:
+                raise ProtocolError(f"the submitter does not know {message.kind}")
+
+
+def _import_quietly() -> None:
+    from harness.common.nogil import load_numba
+
+    try:
+        load_numba()
+    except NogilUnavailableError:
+        return  # choose_pacer says so, in its place
+
+
