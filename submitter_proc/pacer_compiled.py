@@ -15,34 +15,43 @@ from submitter_proc.pacer import ERRNO, INTENDED, RESULT, SEND, SENT, SLICE_NS, 
 
 
 class CompiledPacer:
-    """Sleeps, spins and sends in compiled code. Raises NogilUnavailableError on construction where it cannot."""
+    """Sleeps, spins and sends in compiled code; `loop` is what `compile_pace` returned."""
 
     name = "compiled"
 
-    def __init__(self, socket: zmq.Socket[bytes], control: Int64Array) -> None:
-        self._pace = compile_pace()
+    def __init__(self, loop: Any, socket: zmq.Socket[bytes], control: Int64Array) -> None:
+        self._loop = loop
         self._socket = int(socket.underlying)  # owned by: the thread that calls run
         self._control = control
 
-    def warm_up(self, columns: int) -> None:
-        """Compile now, by pacing an empty run: 0.4 s that must not fall into a measured one."""
-        empty = np.zeros(0, dtype=np.int64)
-        stamps = np.zeros((0, columns), dtype=np.int64)
-        packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
-        self.run(packed, 0, Waiting(relative=False, margin_ns=0))
-
     def run(self, packed: PackedRun, t0_ns: int, waiting: Waiting) -> PaceEnd:
         """Send all requests of `packed`. t0_ns: CLOCK_MONOTONIC ns of offset 0."""
-        scratch = np.zeros(4, dtype=np.int64)
-        handled, errno = self._pace(
-            self._socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, self._control,
-            t0_ns, waiting.relative, waiting.margin_ns, scratch,
-        )  # fmt: skip
-        return PaceEnd(handled, errno)
+        return _call(self._loop, self._socket, packed, self._control, t0_ns, waiting)
+
+
+def _call(loop: Any, socket: int, packed: PackedRun, control: Int64Array, t0_ns: int, waiting: Waiting) -> PaceEnd:
+    scratch = np.zeros(4, dtype=np.int64)
+    handled, errno = loop(
+        socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, control, t0_ns,
+        waiting.relative, waiting.margin_ns, scratch,
+    )  # fmt: skip
+    return PaceEnd(handled, errno)
 
 
 def compile_pace() -> Any:
-    """The loop, compiled for this process. Raises NogilUnavailableError."""
+    """The loop, compiled by pacing an empty run: 0.4 s that must not fall into a measured one.
+
+    Raises NogilUnavailableError where numba, libzmq or libc cannot be had.
+    """
+    loop = _build_pace()
+    empty = np.zeros(0, dtype=np.int64)
+    stamps = np.zeros((1, 8), dtype=np.int64)[:0]
+    packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
+    _call(loop, 0, packed, np.zeros(512, dtype=np.int64), 0, Waiting(relative=False, margin_ns=0))
+    return loop
+
+
+def _build_pace() -> Any:
     symbols, njit = load_symbols(), load_numba()
     zmq_send, zmq_errno = symbols.zmq_send, symbols.zmq_errno
     clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield

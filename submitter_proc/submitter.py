@@ -27,28 +27,34 @@ from submitter_proc.pacer import Pacer, PythonPacer, Waiting, zmq_sender
 CONNECT_TIMEOUT_S = 10.0
 
 
-class PacerChoice(NamedTuple):
-    """The pacer in use and, where `auto` could not have the compiled one, why."""
+class CompiledLoop(NamedTuple):
+    """The compiled pacing loop, or None and why not."""
 
-    pacer: Pacer
-    fallback: str
+    loop: Any
+    missing: str
 
 
-def choose_pacer(kind: str, socket: zmq.Socket[bytes], collector: Collector) -> PacerChoice:
-    """The pacer of `kind`; `auto` is the compiled one where it can be built. Raises NogilUnavailableError."""
-    plain = PythonPacer(zmq_sender(socket), collector.control, monotonic_ns)
+def compile_loop(kind: str) -> CompiledLoop:
+    """Compile the loop unless the plain pacer was asked for. Raises NogilUnavailableError where it was asked for."""
     if kind == "python":
-        return PacerChoice(plain, "")
-    from submitter_proc.pacer_compiled import CompiledPacer
+        return CompiledLoop(None, "")
+    from submitter_proc.pacer_compiled import compile_pace
 
     try:
-        compiled = CompiledPacer(socket, collector.control)
-        compiled.warm_up(collector.submitter.shape[1])
+        return CompiledLoop(compile_pace(), "")
     except NogilUnavailableError as error:
         if kind == "compiled":
             raise
-        return PacerChoice(plain, str(error))
-    return PacerChoice(compiled, "")
+        return CompiledLoop(None, str(error))
+
+
+def make_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Collector) -> Pacer:
+    """The compiled pacer where its loop is there, else the plain one."""
+    if compiled.loop is None:
+        return PythonPacer(zmq_sender(socket), collector.control, monotonic_ns)
+    from submitter_proc.pacer_compiled import CompiledPacer
+
+    return CompiledPacer(compiled.loop, socket, collector.control)
 
 
 def choose_waiting(wait: str, own_core: bool, relative: bool, calibration: Calibration) -> tuple[str, Waiting]:
@@ -65,9 +71,8 @@ class Submitter:
         self._channel = channel
         self._spec = spec
         sharpen_timers()
+        self._compiled = compile_loop(spec.pacer)  # now, while the engine loads its model
         self._calibration = calibrate(monotonic_ns)
-        if spec.pacer != "python":  # compile while the engine loads its model
-            _import_quietly()
 
     def serve(self) -> None:
         """Prepare, say READY, then arm and pace runs until STOP."""
@@ -90,11 +95,11 @@ class Submitter:
             context.term()
 
     def _paces(self, plan: Any, collector: Collector, socket: zmq.Socket[bytes]) -> None:
-        choice = choose_pacer(self._spec.pacer, socket, collector)
+        pacer = make_pacer(self._compiled, socket, collector)
         wait, waiting = choose_waiting(self._spec.wait, self._spec.own_core, self._spec.relative, self._calibration)
         report = {
-            "name": choice.pacer.name,
-            "fallback": choice.fallback,
+            "name": pacer.name,
+            "fallback": self._compiled.missing,
             "wait": wait,
             "margin_ns": waiting.margin_ns,
             "sleep_overshoot_ns": self._calibration._asdict(),
@@ -114,7 +119,7 @@ class Submitter:
                 gc.disable()
                 self._channel.send(words.ARMED)
                 start = self._channel.expect(words.START, timeout_s=86_400)
-                end = choice.pacer.run(packed, start.body["t0_ns"], waiting)
+                end = pacer.run(packed, start.body["t0_ns"], waiting)
                 collector.control[CONTROL_WORDS["submitter_done_runs"]] += 1
                 self._channel.send(words.RUN_SENT, handled=end.handled, errno=end.errno)
                 gc.enable()
@@ -123,14 +128,3 @@ class Submitter:
                 return
             else:
                 raise ProtocolError(f"the submitter does not know {message.kind}")
-
-
-def _import_quietly() -> None:
-    from harness.common.nogil import load_numba
-
-    try:
-        load_numba()
-    except NogilUnavailableError:
-        return  # choose_pacer says so, in its place
-
-

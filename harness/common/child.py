@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -27,6 +29,7 @@ def run_child(program: str, serve: Callable[[ControlChannel, ControlMessage], No
     die_with_parent(arguments.parent_pid)
     ignore_interrupt()
     channel = ControlChannel(socket.socket(fileno=arguments.control_fd))
+    threading.Thread(target=_end_with_peer, args=(channel.fileno(),), name="death-pipe", daemon=True).start()
     try:
         channel.send(words.HELLO, pid=os.getpid(), python=sys.version.split()[0])
         message = channel.expect(words.CONFIGURE, timeout_s=60)
@@ -37,6 +40,14 @@ def run_child(program: str, serve: Callable[[ControlChannel, ControlMessage], No
         return 1  # the harness is gone; the kernel is about to end us as well
     except BaseException as error:
         return _say_dead(channel, error)
+
+
+def _end_with_peer(fd: int) -> None:
+    """Second line behind the kernel's death signal: end this process when the harness's end of the channel closes."""
+    poller = select.poll()
+    poller.register(fd, select.POLLHUP | select.POLLRDHUP)
+    poller.poll()
+    os._exit(1)
 
 
 def _say_dead(channel: ControlChannel, error: BaseException) -> int:

@@ -1,0 +1,53 @@
+"""From the engine's name to a backend. torch is imported only by the native one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from engine_proc.backends.base import EngineBackend
+from harness.common.clock import Clock
+from harness.common.errors import ConfigError
+from harness.common.specs import EngineSpec, NullSpec
+
+
+def make_backend(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
+    """The backend that `spec.engine` names. Raises ConfigError for one that cannot be made from it."""
+    if spec.engine == "null":
+        from engine_proc.backends.null import NullBackend
+
+        return NullBackend(NullSpec.from_body(spec.null), spec.max_batch_size, tokenizer.vocab_size, clock)
+    if spec.engine == "native":
+        return _native(spec, tokenizer, clock)
+    return _foreign(spec, clock)
+
+
+def _native(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
+    from engine_proc.backends.native import NativeBackend
+
+    backend = NativeBackend(
+        model=spec.model,
+        device=spec.device,
+        dtype=spec.dtype,
+        max_batch_size=spec.max_batch_size,
+        prefill_max_batch_size=spec.prefill_max_batch_size,
+        clock=clock,
+        tokenizer=tokenizer,
+    )
+    backend.warm_up()
+    return backend
+
+
+def _foreign(spec: EngineSpec, clock: Clock) -> EngineBackend:
+    """`module:factory`, called with the engine specification and the clock; it returns an EngineBackend."""
+    module_name, _, factory_name = spec.engine.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--engine {spec.engine}: {error}") from error
+    backend: EngineBackend = factory(spec, clock)
+    missing = [name for name in ("capacity", "describe", "add", "abort", "has_work", "step", "close")
+               if not callable(getattr(backend, name, None))]  # fmt: skip
+    if missing:
+        raise ConfigError(f"--engine {spec.engine}: what it returned has no {', '.join(missing)}")
+    return backend

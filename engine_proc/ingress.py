@@ -1,0 +1,183 @@
+"""The ingress thread: takes messages from the wire, stamps them, decodes, tokenizes, validates, hands them on."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
+
+from engine_proc.backends.base import Capacity, EngineRequest
+from engine_proc.inbox import Duplicate, Inbox, Turned
+from engine_proc.validate import Rejection, check_request
+from harness.common.clock import Clock
+from harness.common.collector import CONTROL_WORDS, Collector
+from harness.common.errors import FrameError
+from harness.common.protocol import TEXT, TOKEN_ID_BYTES, RequestFrame, unpack_request
+from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
+from harness.common.wire import Arrival, Wire
+
+_CELL = {name: i for i, name in enumerate(ENGINE_COLUMNS)}
+WIRE, INGRESS, TOKENIZE_START, TOKENIZED = (
+    _CELL[name] for name in ("t_wire", "t_ingress", "t_tokenize_start", "t_tokenized")
+)
+PARKED, PROMPT_TOKENS, STATUS, FINISH = (
+    _CELL[name] for name in ("ingress_parked", "prompt_tokens", "engine_status", "finish_reason")
+)
+ERROR_CODE, ERROR_A, ERROR_B = (_CELL[name] for name in ("error_code", "error_a", "error_b"))
+
+
+class TextEncoder(Protocol):
+    """The part of a tokenizer that ingress needs."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class _Raw(NamedTuple):
+    """A raw request on its way to a tokenizer worker."""
+
+    frame: RequestFrame
+    text: str
+
+
+class Ingress:
+    """Owns the ingress thread and the tokenizer workers; the only writer of a row until it is in the inbox."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        collector: Collector,
+        inbox: Inbox,
+        tokenizer: TextEncoder,
+        capacity: Capacity,
+        workers: int,
+        clock: Clock,
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self._wire = wire
+        self._control = memoryview(collector.control).cast("B").cast("q")
+        self._cells = memoryview(collector.engine).cast("B").cast("q")
+        self._width = collector.engine.shape[1]
+        self._num_rows = collector.shape.rows
+        self._seen = bytearray(self._num_rows)  # owned by: ingress thread
+        self._inbox = inbox
+        self._tokenizer = tokenizer
+        self._capacity = capacity
+        self._clock = clock
+        self._on_crash = on_crash
+        self._raw: SimpleQueue[_Raw | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._guard, args=(self._run,), name="ingress", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._guard, args=(self._work,), name=f"tokenizer-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        self._workers = workers
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for the threads; the ingress thread ends when the wire has ended, the workers after it."""
+        for thread in self._threads:
+            thread.join()
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:  # never a silent exit: everything later would hang
+            self._on_crash(error)
+
+    def _run(self) -> None:
+        wire = self._wire
+        while True:
+            arrival = wire.pop()
+            if arrival is not None:
+                self._take(arrival, self._clock())
+            elif wire.ended():
+                break
+            else:
+                wire.arm()
+                wire.park()
+        for _ in range(self._workers):
+            self._raw.put(None)
+
+    def _take(self, arrival: Arrival, t_ingress: int) -> None:
+        control = self._control
+        try:
+            frame = unpack_request(arrival.frame, self._num_rows)
+            text, ids = _payload(frame)
+        except FrameError:
+            control[CONTROL_WORDS["bad_frames"]] += 1
+            return
+        row = frame.row
+        if self._seen[row]:
+            control[CONTROL_WORDS["duplicates"]] += 1
+            self._inbox.put(Duplicate(row))
+            return
+        self._seen[row] = 1
+        base = row * self._width
+        cells = self._cells
+        # Without the compiled wire the message's own stamp needed the GIL as well: it tells nothing.
+        cells[base + WIRE] = arrival.t_wire if self._wire.compiled else t_ingress
+        cells[base + INGRESS] = t_ingress
+        cells[base + PARKED] = 1 if arrival.parked and self._wire.compiled else 0
+        control[CONTROL_WORDS["ingress"]] += 1
+        control[CONTROL_WORDS["ingress_beat_ns"]] = t_ingress
+        if ids is not None:
+            cells[base + TOKENIZE_START] = t_ingress
+            cells[base + TOKENIZED] = t_ingress
+            self._admit(frame, ids)
+        elif self._workers:
+            self._raw.put(_Raw(frame, text))
+        else:
+            self._tokenize(_Raw(frame, text))
+
+    def _work(self) -> None:
+        while (raw := self._raw.get()) is not None:
+            self._tokenize(raw)
+
+    def _tokenize(self, raw: _Raw) -> None:
+        base = raw.frame.row * self._width
+        self._cells[base + TOKENIZE_START] = self._clock()
+        try:
+            ids = self._tokenizer.encode(raw.text)
+        except Exception:  # the tokenizer is foreign code: its error is this request's, not the engine's
+            self._reject(raw.frame.row, Rejection(Reason.TOKENIZER_ERROR))
+            return
+        self._cells[base + TOKENIZED] = self._clock()
+        self._admit(raw.frame, ids)
+
+    def _admit(self, frame: RequestFrame, ids: list[int]) -> None:
+        row = frame.row
+        base = row * self._width
+        self._cells[base + PROMPT_TOKENS] = len(ids)
+        rejection = check_request(ids, frame.max_new_tokens, self._capacity)
+        if rejection is not None:
+            self._reject(row, rejection)
+        elif frame.max_new_tokens == 0:
+            self._cells[base + STATUS] = Status.COMPLETED
+            self._cells[base + FINISH] = FinishReason.EMPTY
+            self._inbox.put(Turned(row, Status.COMPLETED, FinishReason.EMPTY))
+        else:
+            self._inbox.put(EngineRequest(row, ids, frame.max_new_tokens, frame.sampling))
+
+    def _reject(self, row: int, rejection: Rejection) -> None:
+        base = row * self._width
+        cells = self._cells
+        cells[base + ERROR_CODE], cells[base + ERROR_A], cells[base + ERROR_B] = rejection
+        cells[base + STATUS] = Status.REJECTED
+        self._inbox.put(Turned(row, Status.REJECTED, FinishReason.NONE))
+
+
+def _payload(frame: RequestFrame) -> tuple[str, list[int] | None]:
+    """Text or token ids of a frame. Raises FrameError where the payload is not what its kind says."""
+    if frame.kind == TEXT:
+        try:
+            return frame.payload.decode("utf-8"), None
+        except UnicodeDecodeError as error:
+            raise FrameError("text payload that is not UTF-8") from error
+    if len(frame.payload) % TOKEN_ID_BYTES:
+        raise FrameError("token payload that is not whole int32 ids")
+    return "", array("i", frame.payload).tolist()

@@ -1,0 +1,134 @@
+"""The engine process's life: load, tokenize for the plan, get ready, loop until stopped, decode outputs, end."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from engine_proc.backends.registry import make_backend
+from engine_proc.egress import Egress
+from engine_proc.inbox import Inbox
+from engine_proc.ingress import Ingress
+from engine_proc.step_loop import StepLoop
+from engine_proc.tokenize import load_tokenizer
+from harness.common import control as words
+from harness.common.clock import clock_report, monotonic_ns
+from harness.common.collector import Collector
+from harness.common.control import ControlChannel
+from harness.common.errors import ProtocolError, RunError
+from harness.common.nogil import NogilUnavailableError
+from harness.common.processes import sharpen_timers
+from harness.common.sockets import make_context, pull_socket, push_socket, wait_until_connected
+from harness.common.specs import EngineSpec, Preparation
+from harness.common.wire import ENGINE_COUNTERS, Wire, make_wire
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+class EngineServer:
+    """Runs on the main thread, which is also the step loop's and owns the device."""
+
+    def __init__(self, channel: ControlChannel, spec: EngineSpec) -> None:
+        self._channel = channel
+        self._spec = spec
+        faulthandler.register(signal.SIGUSR1, all_threads=True)  # a stalled engine's stacks, even from inside C
+        sharpen_timers()
+        self._tokenizer = load_tokenizer(spec.model)
+        self._backend = make_backend(spec, self._tokenizer, monotonic_ns)
+
+    def serve(self) -> None:
+        """Answer the harness until STOP. Raises what the backend, ingress or a tokenizer worker raised."""
+        try:
+            while True:
+                message = self._channel.receive()
+                assert message is not None
+                if message.kind == words.TOKENIZE:
+                    self._tokenize(message.body["texts"])
+                elif message.kind == words.PREPARE:
+                    self._run(Preparation.from_body(message.body))
+                elif message.kind == words.DETOKENIZE:
+                    self._detokenize(message.body["rows"])
+                elif message.kind == words.STOP:
+                    return
+                else:
+                    raise ProtocolError(f"the engine does not know {message.kind}")
+        finally:
+            self._backend.close()
+
+    def _tokenize(self, texts: list[str]) -> None:
+        ids = self._tokenizer.encode_batch(texts)
+        starts = np.zeros(len(ids) + 1, dtype="<i8")
+        np.cumsum([len(row) for row in ids], out=starts[1:])
+        flat = np.array([token for row in ids for token in row], dtype="<i4")
+        self._channel.send(words.TOKENIZED, ids=flat.tobytes(), starts=starts.tobytes())
+
+    def _detokenize(self, rows: list[list[int]]) -> None:
+        self._channel.send(words.DETOKENIZED, texts=[self._tokenizer.decode(row) for row in rows])
+
+    def _run(self, prepared: Preparation) -> None:
+        """Open the sockets, say READY, answer pings until START, loop until the stop word, close."""
+        collector = Collector.attach(Path(prepared.collector))
+        context = make_context()
+        inbox = Inbox()
+        wire = self._wire(prepared, collector, context)
+        socket = push_socket(context, prepared.results_endpoint)
+        loop = StepLoop(self._backend, inbox, Egress(socket), collector, monotonic_ns)
+        ingress = Ingress(
+            wire, collector, inbox, self._tokenizer, self._backend.capacity(), self._spec.tokenize_workers,
+            monotonic_ns, loop.fail,
+        )  # fmt: skip
+        wire.start()
+        ingress.start()
+        if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
+            raise RunError(f"no receiver at the results socket within {CONNECT_TIMEOUT_S:.0f} s")
+        gc.collect()
+        gc.freeze()
+        self._get_ready(wire)
+        loop.run()
+        ingress.join()
+        wire.join()
+        socket.close()
+        context.term()
+        gc.unfreeze()
+
+    def _wire(self, prepared: Preparation, collector: Collector, context: zmq.Context[Any]) -> Wire:
+        def bind() -> zmq.Socket[bytes]:
+            return pull_socket(context, prepared.data_endpoint, prepared.request_frame_bytes)
+
+        def make(kind: str) -> Wire:
+            return make_wire(
+                kind, bind, "wire", collector.control, ENGINE_COUNTERS, prepared.request_frame_bytes,
+                collector.shape.rows,
+            )  # fmt: skip
+
+        if self._spec.wire != "auto":
+            return make(self._spec.wire)
+        try:
+            return make("compiled")
+        except NogilUnavailableError:
+            return make("python")
+
+    def _get_ready(self, wire: Wire) -> None:
+        capacity = self._backend.capacity()
+        self._channel.send(
+            words.READY,
+            engine=self._backend.describe(),
+            wire="compiled" if wire.compiled else "python",
+            capacity={"max_model_len": capacity.max_model_len, "vocab_size": capacity.vocab_size},
+            clock=clock_report(),
+        )
+        while True:
+            message = self._channel.receive()
+            assert message is not None
+            if message.kind == words.PING:
+                self._channel.send(words.PONG, stamp=monotonic_ns())
+            elif message.kind == words.START:
+                return
+            else:
+                raise ProtocolError(f"the engine expected START, got {message.kind}")
