@@ -1,0 +1,145 @@
+"""The command line: `isorate [run] [options]`, `isorate report DIR`, `isorate recover DIR`. Imports as it needs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from harness.common.errors import ConfigError, IsorateError
+from harness.options import Parser, add_help, nearest, run_parser
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "run": "measure an engine under a load (the default; `run --help` lists its options)",
+    "report": "print the summary of a result folder",
+    "recover": "rebuild the report of a run that died, from its collector",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code; errors become one line on stderr."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        code = _dispatch(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    except IsorateError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILED
+
+
+def _fail(error: IsorateError, code: int) -> int:
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(error))
+    if sys.stderr is not None:
+        print(f"isorate: {line}", file=sys.stderr)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    for number, word in enumerate(words, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"argument {number} is not valid UTF-8: {word!r}") from None
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
+        return _run(words, words)
+    command, rest = words[0], words[1:]
+    if command == "run":
+        return _run(rest, words)
+    if command in ("report", "recover"):
+        return _on_folder(command, rest)
+    if command == "--version":
+        print(f"isorate {_version()}")
+        return 0
+    if command in ("-h", "--help"):
+        print(_overview())
+        return 0
+    known = nearest(command, list(COMMANDS)) or f": there are {', '.join(COMMANDS)}"
+    raise ConfigError(f"there is no command {command!r}{known}")
+
+
+def _run(flags: list[str], words: list[str]) -> int:
+    parsed = run_parser(_program()).parse_all(flags)
+    from harness.config import RunConfig
+    from harness.preflight import check_machine
+
+    config = RunConfig(**vars(parsed))
+    check_machine(config)
+    from harness.supervisor import run_session
+
+    return run_session(config, [*_invocation(), *words])
+
+
+def _on_folder(command: str, words: list[str]) -> int:
+    parser = Parser(prog=f"{_program()} {command}", description=COMMANDS[command])
+    parser.add_argument("folder", metavar="DIR", help="a result folder")
+    add_help(parser)
+    folder = Path(parser.parse_all(words).folder)
+    if not folder.is_dir():
+        raise ConfigError(f"{command} {folder}: no such folder")
+    from harness import folder_commands
+
+    return folder_commands.report(folder) if command == "report" else folder_commands.recover(folder)
+
+
+def _overview() -> str:
+    program = _program()
+    lines = [
+        f"usage: {program} [command] [options]",
+        "",
+        "Did the engine change, or did the load change? isorate sends a planned load from a process of its own,",
+        "measures it apart from the engine, and says whether the load can be trusted.",
+        "",
+        "Commands:",
+        *(f"  {name:<9}{text}" for name, text in COMMANDS.items()),
+        "",
+        f"`{program} COMMAND --help` says more. `{program} --version` prints the version.",
+        "Exit codes: 0 done, 1 the run failed, 2 bad usage, 3 the verdict is INVALID, 130 interrupted.",
+    ]
+    return "\n".join(lines)
+
+
+def _invocation() -> list[str]:
+    """How this program was called, for help and for the command that repeats a run; a wrapper sets ISORATE_PROGRAM."""
+    wrapper = os.environ.get("ISORATE_PROGRAM")
+    if wrapper:
+        return [wrapper]
+    script = Path(sys.argv[0]).name
+    return ["python", "-m", "harness"] if script in ("__main__.py", "-m", "-c", "") else [script]
+
+
+def _program() -> str:
+    return shlex.join(_invocation())
+
+
+def _version() -> str:
+    """The version of the checkout that this file lies in, else of the installed package."""
+    import tomllib
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        with open(Path(__file__).parents[1] / "pyproject.toml", "rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
+    except (OSError, tomllib.TOMLDecodeError, KeyError):
+        pass
+    try:
+        return version("isorate")
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

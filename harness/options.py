@@ -1,0 +1,161 @@
+"""The command line of `run`: every flag with its help, grouped. What a flag may hold is checked by `RunConfig`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import Any, NamedTuple, NoReturn
+
+from harness.common.errors import ConfigError
+
+
+class Option(NamedTuple):
+    """A flag: its spellings, the `RunConfig` field, the word for its value (empty: a switch), the help."""
+
+    flags: tuple[str, ...]
+    field: str
+    metavar: str
+    help: str
+    switch_to: bool = True
+
+
+def _value(flag: str, metavar: str, text: str, *more: str, field: str = "") -> Option:
+    return Option((flag, *more), field or flag[2:].replace("-", "_"), metavar, text)
+
+
+def _switch(flag: str, text: str) -> Option:
+    off = flag.startswith("--no-")
+    return Option((flag,), flag[5 if off else 2 :].replace("-", "_"), "", text, switch_to=not off)
+
+
+GROUPS: dict[str, tuple[Option, ...]] = {
+    "Load": (
+        _value("--schedule", "KIND", "absolute: request i is due at t0 + i * interval; relative: one interval after "
+               "the previous send call returned (default absolute)", "--submit-schedule"),
+        _value("--submit-interval-ms", "MS", "time between requests, 0 is a burst (default 250)"),
+        _value("--rate", "R", "requests per second, in place of --submit-interval-ms"),
+        _value("--num-requests", "N", "requests of a run (default 64; with --prompts: all prompts of the file, and "
+               "more than that cycle over them)"),
+        _value("--plan", "FILE", "run the load of a plan.npz again; it decides prompts, times and new tokens"),
+        _value("--pacer", "KIND", "auto, python or compiled: the loop that keeps the clock (default auto)"),
+        _value("--wait", "KIND", "auto, sleep or hybrid: how the pacer waits, auto measures at start (default auto)"),
+    ),
+    "Prompts": (
+        _value("--prompt", "TEXT", "the text to repeat (default Hello)"),
+        _value("--prompt-repeats", "N[,N...]", "how often it is repeated; several are cycled over the requests "
+               "(default 32)"),
+        _switch("--unique-prompts", "append ' [i]' to the prompt of request i"),
+        _value("--prompts", "FILE", "prompts from a file: JSON Lines with 'prompt' or 'turns' (the first turn), or a "
+               "string a line; or plain text, one a line. JSON Lines if it is named .jsonl or .json or starts with {"),
+        _switch("--pretok", "tokenize before the run and send token ids"),
+        _value("--tokenize-workers", "N", "threads that tokenize in the engine, 0 does it inline (default 0)"),
+        _value("--max-new-tokens", "N", "tokens to generate for each request, 0 completes at once (default 4)"),
+        _value("--temperature", "T", "0 is greedy (default 0)"),
+        _value("--top-k", "K", "draw from the K likeliest tokens only, 0 is no cut (default 0)"),
+        _value("--top-p", "P", "draw from the likeliest tokens of this mass only (default 1)"),
+        _value("--seed", "N", "seed of all that is drawn; nothing is drawn at temperature 0 (default 0)"),
+        _switch("--no-stop-on-eos", "generate all new tokens, whatever they are"),
+    ),
+    "Engine": (
+        _value("--engine", "NAME", "native, null (no model, scripted service times) or your own as module:factory "
+               "(default native)"),
+        _value("--model", "MODEL", "builtin:gpt2, a local folder or a hub id (default builtin:gpt2: GPT-2 small's "
+               "shape with random weights, no download)", "--hf-model-id"),
+        _value("--device", "DEV", "cpu, cuda or cuda:N (default cpu)"),
+        _value("--dtype", "TYPE", "auto, float32, bfloat16 or float16 (default auto: bfloat16 where it is fast)"),
+        _value("--max-batch-size", "N", "most requests that run at once (default 16)"),
+        _value("--prefill-max-batch-size", "N", "most requests that one step prefills (default 16)"),
+        _switch("--no-prefix-cache", "states what is so: there is no prefix cache yet"),
+    ),
+    "Null engine (only with --engine null)": (
+        _value("--null-service-ms", "MS", "service time of a step (default 0)"),
+        _value("--null-service", "KIND", "sleep or spin through the service time (default sleep)"),
+        _switch("--null-hold-gil", "keep a pure-Python thread spinning in the engine process"),
+        _value("--null-start-delay", "S", "seconds before the engine is ready",
+               field="null_start_delay_s"),
+        _value("--null-crash-at-step", "N", "kill the engine process at this step"),
+        _value("--null-hang-at-step", "N", "stop making progress at this step"),
+    ),
+    "Processes and cores": (
+        _value("--engine-cores", "LIST", "cores of the engine, a taskset list like 0,2-4,8-12:2"),
+        _value("--submitter-cores", "LIST", "cores of the submitter"),
+        _value("--harness-cores", "LIST", "cores of this process"),
+        _value("--collector-dir", "DIR", "where the shared stamps live, best in memory (default /dev/shm)"),
+        _value("--start-timeout", "S", "seconds until every process must be ready (default 300)",
+               field="start_timeout_s"),
+        _value("--stall-timeout", "S", "seconds without an engine step that end the run (default: at least 60, more "
+               "where warm-up steps were long)", field="stall_timeout_s"),
+        _value("--drain-timeout", "S", "seconds after the last send that end the run (default: none)",
+               field="drain_timeout_s"),
+    ),
+    "Runs": (
+        _value("--warmup-runs", "N", "runs before the measured ones, in no figure (default 1)"),
+        _value("--warmup-requests", "N", "requests of a warm-up run (default 8)"),
+        _value("--repeat-runs", "N", "measured runs (default 1)"),
+    ),
+    "Output": (
+        _value("--out", "DIR", "result folder (default results/RUN_ID)"),
+        _switch("--save-outputs", "write outputs.jsonl with the tokens and texts"),
+        _switch("--allow-invalid", "exit 0 although the verdict is INVALID"),
+        _switch("--quiet", "no progress"),
+    ),
+}  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises ConfigError in the place of a usage dump, and knows no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False, add_help=False, argument_default=argparse.SUPPRESS,
+                         formatter_class=_formatter)  # fmt: skip
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+    def parse_all(self, argv: list[str]) -> argparse.Namespace:
+        """Parse, and name the first argument that is not known, with the nearest flag. Raises ConfigError."""
+        namespace, unknown = self.parse_known_args(argv)
+        for word in unknown:
+            if word.startswith("-"):
+                raise ConfigError(f"there is no flag {word.partition('=')[0]}{self._nearest(word.partition('=')[0])}")
+            raise ConfigError(f"{word!r} is one argument too many")
+        return namespace
+
+    def _nearest(self, word: str) -> str:
+        return nearest(word, [flag for action in self._actions for flag in action.option_strings])
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """The hint `, did you mean X?`, or nothing where no word in `known` is close."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def run_parser(prog: str) -> Parser:
+    """The parser of `run`; its namespace holds the given flags only, by `RunConfig` field, as text."""
+    parser = Parser(
+        prog=f"{prog} run",
+        usage=f"{prog} [run] [options]",
+        description="Send a planned load to an engine, measure both apart, and say whether the load can be trusted.",
+    )
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            if option.metavar:
+                group.add_argument(*option.flags, dest=option.field, metavar=option.metavar, help=option.help)
+            if option.field.endswith("_s"):  # the field's own name works too; in the help it would be noise
+                group.add_argument(f"{option.flags[0]}-s", dest=option.field, help=argparse.SUPPRESS)
+            if not option.metavar:
+                group.add_argument(*option.flags, dest=option.field, action="store_const", const=option.switch_to,
+                                   help=option.help)  # fmt: skip
+    add_help(parser)
+    return parser
+
+
+def add_help(parser: Parser) -> None:
+    """-h and --help, in a group at the end."""
+    parser.add_argument_group("Help").add_argument("-h", "--help", action="help", help="show this and exit")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=34)

@@ -1,0 +1,105 @@
+"""From a `RunConfig` to the immutable load plan: texts, offsets, and the plan file that repeats a load."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.common.errors import ConfigError
+from harness.common.plan_file import LoadPlan, load_plan
+from harness.config import RunConfig
+from harness.plan import arrivals
+from harness.plan.prompts import MAX_TEXT_BYTES, construct, read_prompts
+
+Int64Array = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+def build_texts(config: RunConfig) -> list[str]:
+    """The prompt of every request, in order; more requests than prompts in the file cycle over them.
+
+    Raises ConfigError for a prompt file that cannot be used.
+    """
+    if config.prompts is None:
+        count = _require(config.num_requests)
+        return construct(config.prompt, config.prompt_repeats, count, config.unique_prompts)
+    texts = read_prompts(config.prompts).texts
+    count = len(texts) if config.num_requests is None else config.num_requests
+    return list(itertools.islice(itertools.cycle(texts), count))
+
+
+def build_offsets(config: RunConfig, n: int) -> Int64Array:
+    """int64[n] ns after t0, from the interval or the rate. Raises ConfigError for a span that no run could have."""
+    if config.rate is not None:
+        return arrivals.offsets_ns(arrivals.interval_of_rate(config.rate), n, "--rate")
+    interval_ms = _require(config.submit_interval_ms)
+    return arrivals.offsets_ns(arrivals.interval_of_ms(interval_ms), n, "--submit-interval-ms")
+
+
+def text_plan(config: RunConfig) -> LoadPlan:
+    """The raw plan: UTF-8 texts that the engine tokenizes. Raises ConfigError."""
+    texts = build_texts(config)
+    offsets = build_offsets(config, len(texts))
+    encoded = {text: text.encode() for text in set(texts)}
+    starts = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum([len(encoded[text]) for text in texts], out=starts[1:])
+    if starts[-1] > MAX_TEXT_BYTES:
+        raise ConfigError(f"--num-requests: the prompts of {len(texts)} requests would exceed {MAX_TEXT_BYTES} bytes")
+    payload = np.frombuffer(b"".join(encoded[text] for text in texts), dtype=np.uint8)
+    max_new_tokens = np.full(len(texts), config.max_new_tokens, dtype=np.int32)
+    return _frozen(LoadPlan(offsets, max_new_tokens, texts=payload, text_starts=starts))
+
+
+def tokenized_plan(plan: LoadPlan, ids: Sequence[Sequence[int]]) -> LoadPlan:
+    """The same load with token ids in the place of the texts; one list of ids a request, in order."""
+    if len(ids) != plan.num_requests:
+        raise ValueError(f"{len(ids)} lists of token ids for {plan.num_requests} requests")
+    starts = np.zeros(len(ids) + 1, dtype=np.int64)
+    np.cumsum([len(one) for one in ids], out=starts[1:])
+    flat = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int32, count=int(starts[-1]))
+    return _frozen(replace(plan, prompt_ids=flat, prompt_starts=starts, texts=None, text_starts=None))
+
+
+def load_plan_for(config: RunConfig) -> LoadPlan:
+    """The plan of `--plan FILE`, as it was saved. Raises ConfigError."""
+    path = _require(config.plan)
+    plan = load_plan(path)
+    if int(plan.offsets_ns[-1]) > arrivals.MAX_SPAN_NS:
+        raise ConfigError(f"--plan {path}: offsets_ns spans more than 366 days")
+    if plan.pretokenized and config.tokenize_workers:
+        raise ConfigError(f"--tokenize-workers does nothing with --plan {path}: it holds token ids, not texts")
+    return _frozen(plan)
+
+
+def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
+    """The `plan` block of summary.json; `prompt_tokens` is None for raw texts, which only the engine can count."""
+    rate = config.rate
+    if rate is None and config.submit_interval_ms:
+        rate = 1000.0 / config.submit_interval_ms
+    return {
+        "sha256": plan.sha256(),
+        "num_requests": plan.num_requests,
+        "nominal_rate": arrivals.nominal_rate(plan.offsets_ns) if config.plan is not None else rate,
+        "schedule": config.schedule,
+        "prompt_tokens": None if plan.prompt_ids is None else len(plan.prompt_ids),
+    }
+
+
+def _frozen(plan: LoadPlan) -> LoadPlan:
+    """The same plan, its arrays marked read-only."""
+    for field in fields(plan):
+        array = getattr(plan, field.name)
+        if array is not None:
+            array.flags.writeable = False
+    return plan
+
+
+def _require(value: T | None) -> T:
+    """A setting that `RunConfig` always fills in this case."""
+    assert value is not None
+    return value
