@@ -48,6 +48,7 @@ def compile_pace() -> Any:
     stamps = np.zeros((1, 8), dtype=np.int64)[:0]
     packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
     _call(loop, 0, packed, np.zeros(512, dtype=np.int64), 0, Waiting(relative=False, margin_ns=0))
+    loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
     return loop
 
 

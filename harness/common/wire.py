@@ -123,7 +123,6 @@ class CompiledWire(_WireThread):
         expected_frames: int,
     ) -> None:
         super().__init__(make_socket, name)
-        self._receive = compile_receive()
         self._max_frame = max_frame_bytes
         slots = 1 << max(10, (min(expected_frames, MAX_RING_SLOTS) - 1).bit_length())
         nbytes = min(MAX_RING_BYTES, max(1 << 20, slots * max_frame_bytes)) + max_frame_bytes
@@ -139,6 +138,7 @@ class CompiledWire(_WireThread):
         self._word_view = memoryview(self._words).cast("B").cast("q")
         self._tail = 0
         self._mask = slots - 1
+        self._receive = self._compiled_receive()
 
     def pop(self) -> Arrival | None:
         """The next message, or None."""
@@ -165,12 +165,21 @@ class CompiledWire(_WireThread):
         return self._word_view[_DONE] == 1 and self._word_view[_HEAD] == self._tail
 
     def _loop(self, socket: zmq.Socket[bytes]) -> None:
+        self._call(self._receive, int(socket.underlying), self._words, self._control, self.fd)
+
+    def _call(self, receive: Any, socket: int, words: Int64Array, control: Int64Array, eventfd: int) -> None:
         scratch = np.array([0, 0, 1, 0, 8, 0, 50_000], dtype=np.int64)
         counters = np.array(self._counters, dtype=np.int64)
-        self._receive(
-            int(socket.underlying), self._slots, self._data, self._words, self._control, counters, self._max_frame,
-            self.fd, scratch,
-        )  # fmt: skip
+        receive(socket, self._slots, self._data, words, control, counters, self._max_frame, eventfd, scratch)
+
+    def _compiled_receive(self) -> Any:
+        """Compile now, by a call that finds the stop word set: 0.4 s that must not fall into a run."""
+        receive = compile_receive()
+        stopped = np.zeros_like(self._control)
+        stopped[CONTROL_WORDS["stop"]] = 1
+        self._call(receive, 0, np.zeros_like(self._words), stopped, -1)
+        receive.disable_compile()
+        return receive
 
 
 class PlainWire(_WireThread):
