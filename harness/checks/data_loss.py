@@ -1,0 +1,57 @@
+"""Did the records keep everything, and did only our own messages arrive?"""
+
+from __future__ import annotations
+
+from harness.checks.check import Check, CheckContext, Reading
+
+
+def _records_lost(context: CheckContext) -> Reading:
+    steps, tokens = context.counters["steps_lost"], context.counters["tokens_lost"]
+    words = f"{steps} engine steps and {tokens} tokens did not fit the collector"
+    return Reading(steps + tokens, words, warn_above=0)
+
+
+def _bad_frames(context: CheckContext) -> Reading:
+    names = ("bad_frames", "wire_bad_frames", "result_bad_frames", "receiver_bad_frames")
+    counts = {name: context.counters[name] for name in names}
+    named = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    total = sum(counts.values())
+    words = f"{total} messages could not be read" + (f" ({named})" if named else "")
+    return Reading(total, words, invalid_above=0)
+
+
+def _stray_messages(context: CheckContext) -> Reading:
+    """A duplicate makes one complaint, so the two are not added."""
+    complaints = max(context.counters["complaints"], context.counters["duplicates"])
+    repeated = context.counters["repeated_results"]
+    words = f"{complaints} requests came twice or had no row, {repeated} results came twice"
+    return Reading(complaints + repeated, words, invalid_above=0)
+
+
+RECORDS_LOST = Check(
+    id="records_lost",
+    name="Records lost",
+    unit="records",
+    advice="ITL leaves out the requests concerned, the ledger is whole: make the run shorter, or report the size that "
+    "was planned too small.",
+    measure=_records_lost,
+    per_run=False,
+)
+BAD_FRAMES = Check(
+    id="bad_frames",
+    name="Unreadable messages",
+    unit="messages",
+    advice="Something else wrote to the sockets, or a message was cut: see that nothing else uses the run's sockets, "
+    "and report it.",
+    measure=_bad_frames,
+    per_run=False,
+)
+STRAY_MESSAGES = Check(
+    id="stray_messages",
+    name="Repeated messages",
+    unit="messages",
+    advice="A message was counted twice, so load or results are not what was planned: see that nothing else uses the "
+    "run's sockets, and report it.",
+    measure=_stray_messages,
+    per_run=False,
+)

@@ -1,0 +1,177 @@
+"""Every figure of a run, computed from its stamps in int64 ns (definitions: DESIGN section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.common.clock import NS_PER_S
+from harness.common.collector import Int64Array
+from harness.common.stamps import Ledger, Status
+from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
+from harness.records import RunRecord
+from harness.statistics import NumberArray, percentile, summarize
+
+NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the figures need to know beside the stamps.
+
+    relative: relative schedule. nominal_rate: requests per s of the plan, None for a burst.
+    wire_measured: a thread without the GIL stamped t_wire (else t_wire is t_ingress, and waits for the GIL hide in
+    transit). killed: the session ended by a process being killed.
+    """
+
+    relative: bool
+    nominal_rate: float | None
+    wire_measured: bool
+    killed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """The figures of one run.
+
+    values: ns by metric name, None = not measured (an empty array = measured on no request). counts: requests planned,
+    sent, and of each terminal status. rate: per s. tokens: of completed requests, `prompt_all` of all that the engine
+    counted. throughput: per s. wall times in ns. busy: share of the run during which an engine step was under way.
+    """
+
+    record: RunRecord
+    values: Mapping[str, NumberArray | None]
+    counts: Mapping[str, int]
+    rate: Mapping[str, float | None]
+    tokens: Mapping[str, int]
+    throughput: Mapping[str, float | None]
+    submit_wall_ns: int | None
+    duration_ns: int | None
+    busy: float | None
+    audit: Audit
+    ledger: Mapping[str, Any]
+
+    def percentile(self, name: str, q: float) -> float | None:
+        """The q-th percentile of a metric in ns, None where it was not measured or no request has it."""
+        values = self.values[name]
+        return None if values is None else percentile(values, q)
+
+    def to_json(self) -> dict[str, Any]:
+        """The run's entry of summary.json; times in ms."""
+        return {
+            "run": self.record.index,
+            "warmup": self.record.warmup,
+            "t0_ns": self.record.t0_ns,
+            "counts": dict(self.counts),
+            "rate": dict(self.rate),
+            "tokens": dict(self.tokens),
+            "throughput": dict(self.throughput),
+            "submit_wall_ms": _ms(self.submit_wall_ns),
+            "duration_ms": _ms(self.duration_ns),
+            "engine": {"steps": len(self.record.steps["t_start"]), "busy_fraction": self.busy},
+            "metrics": {
+                name: None if values is None else summarize(values, NS_PER_MS).to_json()
+                for name, values in self.values.items()
+            },
+            "ledger": dict(self.ledger),
+        }
+
+
+def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> RunMetrics:
+    """All figures of a run."""
+    columns = record.columns
+    sent, completed = record.sent, record.completed
+    submit_wall = _span(columns["t_send"][sent], columns["t_sent"][sent])
+    duration = _span(columns["t_intended"][sent], columns["t_finished"][completed])
+    tokens = {
+        "prompt": int(columns["prompt_tokens"][completed].sum()),
+        "completion": int(columns["output_tokens"][completed].sum()),
+        "prompt_all": int(columns["prompt_tokens"].sum()),
+    }
+    return RunMetrics(
+        record=record,
+        values=metric_values(record, ledger, conditions),
+        counts=_counts(record),
+        rate={
+            "nominal": conditions.nominal_rate,
+            "offered": offered_rate(columns["t_send"][sent]),
+            "completed": _per_second(int(completed.sum()), duration),
+        },
+        tokens=tokens,
+        throughput={
+            "output_tokens_per_s": _per_second(tokens["completion"], duration),
+            "total_tokens_per_s": _per_second(tokens["prompt"] + tokens["completion"], duration),
+        },
+        submit_wall_ns=submit_wall,
+        duration_ns=duration,
+        busy=_busy(record),
+        audit=audit_run(record, ledger, relative=conditions.relative, killed=conditions.killed),
+        ledger=ledger_json(record, ledger),
+    )
+
+
+def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> dict[str, NumberArray | None]:
+    """ns by metric name. What the submitter alone decides is taken over all sent requests, the rest over completed."""
+    c = record.columns
+    sent = record.sent
+    done = record.completed & (c["t_delivered"] != 0)
+    parts = part_values(record, ledger)
+    values: dict[str, NumberArray | None] = {"ttft": ttft_values(record)[done]}
+    values["ttft_from_submit"] = (c["t_delivered"] - c["t_send"])[done]
+    values.update({name: part[done] for name, part in parts.items()})
+    values["submit_lag"] = (c["t_send"] - c["t_intended"])[sent]
+    values["add_request"] = (c["t_sent"] - c["t_send"])[sent]
+    values["drift"] = (c["t_send"] - record.t0_ns - record.offsets_ns)[sent] if conditions.relative else None
+    values["wire_offset"] = (c["t_wire"] - c["t_intended"])[done]
+    values["gil_wait"] = (c["t_ingress"] - c["t_wire"])[done & (c["ingress_parked"] == 1)]
+    if not conditions.wire_measured:
+        values["gil_wait"] = values["ingress_wait"] = values["wire_offset"] = None
+    values["queue_wait_post_tok"] = (c["t_scheduled"] - c["t_tokenized"])[done]
+    values["prefill_to_first"] = (c["t_delivered"] - c["t_scheduled"])[done]
+    several = done & (c["output_tokens"] >= 2)
+    values["tpot"] = (c["t_last_token"] - c["t_first_token"])[several] / (c["output_tokens"][several] - 1)
+    values["itl"] = record.itl_ns
+    values["e2e"] = (c["t_finished"] - c["t_intended"])[record.completed]
+    return values
+
+
+def offered_rate(send_ns: Int64Array) -> float | None:
+    """Requests per s that left: (N - 1) / (last send - first send); None for fewer than two or no time between."""
+    if len(send_ns) < 2:
+        return None
+    span = int(send_ns.max() - send_ns.min())
+    return (len(send_ns) - 1) * NS_PER_S / span if span else None
+
+
+def _counts(record: RunRecord) -> dict[str, int]:
+    counts = {"planned": record.rows, "sent": int(record.sent.sum())}
+    for status in Status:
+        if status is not Status.NONE:
+            counts[status.word] = int((record.status == status).sum())
+    return counts
+
+
+def _span(starts: Int64Array, ends: Int64Array) -> int | None:
+    return int(ends.max() - starts.min()) if len(starts) and len(ends) else None
+
+
+def _per_second(count: int, duration_ns: int | None) -> float | None:
+    return count * NS_PER_S / duration_ns if duration_ns else None
+
+
+def _busy(record: RunRecord) -> float | None:
+    """Share of the time from first send to last word heard in which a step was under way (steps do not overlap)."""
+    sends, finishes = record.columns["t_send"][record.sent], record.columns["t_finished"]
+    begin, end = record.steps["t_start"], record.steps["t_end"]
+    if len(sends) == 0 or finishes.max() <= sends.min() or len(begin) == 0:
+        return None
+    first, last = int(sends.min()), int(finishes.max())
+    inside = np.clip(end, first, last) - np.clip(begin, first, last)
+    return float(inside[end != 0].sum() / (last - first))
+
+
+def _ms(value_ns: int | None) -> float | None:
+    return None if value_ns is None else value_ns / NS_PER_MS

@@ -1,0 +1,92 @@
+"""The lines above the latencies: what ran, on what, how much of it, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.common.stamps import Status
+from harness.report.words import cpu_list, described, number, rate_words, safe, switch, time_words
+
+Lines = Iterator[tuple[str, str]]
+
+
+def setup_lines(summary: Mapping[str, Any]) -> Lines:
+    """What was measured: (label, words), the published labels first."""
+    engine, config, plan = summary["engine"], summary["config"], summary["plan"]
+
+    def said(name: str) -> Any:
+        return engine.get(name, config.get(name))
+
+    yield "Model", _joined(said("model"), engine.get("weights"), engine.get("note"))
+    yield "Device", _joined(said("device"), said("dtype"), _threads(engine.get("threads")))
+    yield "Pretok", switch(bool(plan.get("pretokenized")))
+    yield "Tokenize workers", _workers(config.get("tokenize_workers"), bool(plan.get("pretokenized")))
+    yield "Paged attention", switch(said("paged_attn"))
+    yield "CUDA Graph", switch(said("cuda_graph"))
+    yield "NVTX", switch(said("nvtx"))
+
+
+def host_lines(summary: Mapping[str, Any]) -> Lines:
+    """Where the processes ran and how the pacer waited."""
+    placement, pacer = summary["host"]["placement"], summary["host"]["pacer"]
+    cores = [f"{name} {cpu_list(placement.get(name))}" for name in ("engine", "submitter", "harness")]
+    yield "Cores", ", ".join(cores)
+    if pacer:
+        wait = f"wait {safe(pacer['wait'])}" if pacer.get("wait") else None
+        margin = pacer.get("margin_ns")
+        spin = None if margin is None else f"spins the last {time_words(margin / 1e6)}" if margin else "no spin"
+        yield "Pacer", _joined(pacer.get("name"), wait, spin)
+    if pacer.get("calibration"):
+        yield "Calibration", described(pacer["calibration"])
+    wire = summary["host"]["wire"]
+    yield "Wire thread", "compiled" if wire != "python" else "python: transit includes the ingress wait"
+
+
+def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
+    """How much was sent, what became of it, and at which rate."""
+    counts, tokens, plan = run["counts"], run["tokens"], summary["plan"]
+    yield "Requests", f"{number(counts['planned'])} planned, {number(counts['sent'])} sent"
+    yield "Status", ", ".join(f"{number(counts[status.word])} {status.word}" for status in Status if status)
+    whole = plan.get("prompt_tokens")
+    differs = whole is not None and whole != tokens["prompt"]
+    yield "Prompt tokens", number(tokens["prompt"]) + (f" completed, {number(whole)} in the plan" if differs else "")
+    yield "Completion tokens", number(tokens["completion"])
+    yield "Submit wall", time_words(run["submit_wall_ms"])
+    yield "Submit interval", _interval(plan)
+    rate, throughput = run["rate"], run["throughput"]
+    yield "Rate", f"offered {rate_words(rate['offered'], '/s')}, completed {rate_words(rate['completed'], '/s')}"
+    output, total = throughput["output_tokens_per_s"], throughput["total_tokens_per_s"]
+    yield "Throughput", f"output {rate_words(output, ' tokens/s')}, with prompts {rate_words(total, ' tokens/s')}"
+    busy = run["engine"]["busy_fraction"]
+    yield "Engine busy", "not measured" if busy is None else f"{100 * busy:.0f} % of the run"
+
+
+def ended_line(summary: Mapping[str, Any]) -> str | None:
+    """Why the session ended, where it was not because all was done."""
+    if summary["ended"] == "done":
+        return None
+    words = str(summary["ended"]).replace("_", " ")
+    return f"{words}: {safe(summary['end_detail'])}" if summary.get("end_detail") else words
+
+
+def _interval(plan: Mapping[str, Any]) -> str:
+    rate, schedule = plan.get("nominal_rate"), safe(plan["schedule"])
+    if not rate:
+        return f"0 ms, {schedule} (burst)" if schedule != "burst" else "0 ms, burst"
+    return f"{time_words(1e3 / rate)}, {schedule} ({rate_words(rate, '/s')})"
+
+
+def _workers(workers: Any, pretok: bool) -> str:
+    if pretok:
+        return "0 (tokenized before the run)"
+    return "0 (inline)" if workers in (None, 0) else number(workers)
+
+
+def _threads(threads: Any) -> str | None:
+    return None if threads is None else f"{threads} thread{'' if threads == 1 else 's'}"
+
+
+def _joined(*words: Any) -> str:
+    shown = [safe(word) for word in words if word not in (None, "")]
+    return ", ".join(shown) or "not stated"

@@ -1,0 +1,138 @@
+"""A session made by hand: collector, plan and description with exact integers, for tests of everything after a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.common.collector import RUN_T0_CELL, Collector, CollectorShape
+from harness.common.plan_file import LoadPlan
+from harness.common.stamps import STEP_COLUMNS, EndReason, FinishReason, SendResult, Status
+from harness.report.session_info import SessionInfo
+
+T0 = 1_000_000_000_000
+GAP = 1_000_000
+#: ns of each part of TTFT on every row, in ledger order; TTFT is their sum, 10_450_360 ns.
+PARTS = {
+    "submit_lag": 40,
+    "transit": 90_000,
+    "ingress_wait": 3_000,
+    "tokenize_wait": 1_000,
+    "tokenize": 56_320,
+    "loop_wait": 200_000,
+    "queue_wait": 100_000,
+    "prefill": 9_900_000,
+    "delivery": 100_000,
+}
+TTFT = sum(PARTS.values())
+SEND_CALL = 9_000
+TOKEN_GAP = 2_000_000
+FINISH = 150_000  # last token to its delivery
+
+
+@dataclass(slots=True)
+class MadeSession:
+    """A collector with `runs` runs of `n` requests of `tokens` new tokens each, all completed."""
+
+    collector: Collector
+    plan: LoadPlan
+    info: SessionInfo
+
+    def set(self, column: str, row: int, value: int) -> None:
+        self.collector.column(column)[row] = value
+
+    def add(self, column: str, row: int, value: int) -> None:
+        self.collector.column(column)[row] += value
+
+    def clear(self, row: int, *columns: str) -> None:
+        for column in columns:
+            self.set(column, row, 0)
+
+
+def make_session(
+    folder: Path,
+    n: int = 8,
+    tokens: int = 3,
+    warmups: Sequence[bool] = (False,),
+    schedule: str = "absolute",
+    **info: Any,
+) -> MadeSession:
+    """Build the session; `info` overrides fields of SessionInfo."""
+    plan = LoadPlan(
+        offsets_ns=np.arange(n, dtype=np.int64) * GAP,
+        max_new_tokens=np.full(n, tokens, dtype=np.int32),
+        prompt_ids=np.zeros(n * 5, dtype=np.int32),
+        prompt_starts=np.arange(n + 1, dtype=np.int64) * 5,
+    )
+    runs = [{"index": k, "warmup": warm, "first_row": k * n, "rows": n} for k, warm in enumerate(warmups)]
+    rows = n * len(runs)
+    shape = CollectorShape(rows, rows * tokens + 1, rows * tokens + 1)
+    collector = Collector.create(folder / "collector.bin", shape, {"runs": runs}, (os.getpid(), 1))
+    for k in range(len(runs)):
+        collector.control[RUN_T0_CELL + k] = T0 + k * 10**10
+        _fill_run(collector, k, n, tokens, relative=schedule == "relative")
+    collector.set_word("end_reason", EndReason.DONE)
+    values: dict[str, Any] = {
+        "run_id": "made-by-hand",
+        "command": ("./run.sh", "--schedule", schedule, "--prompt", "two words"),
+        "config": {"tokenize_workers": 0},
+        "placement": {"engine": [0], "submitter": [1], "harness": [1], "asked": False},
+        "pacer": {"name": "compiled", "wait": "hybrid", "margin_ns": 55_000},
+        "engine": {"model": "builtin:gpt2", "device": "cpu", "dtype": "bfloat16", "threads": 1},
+        "plan": {"nominal_rate": 1000.0, "schedule": schedule},
+    }
+    return MadeSession(collector, plan, SessionInfo(**{**values, **info}))
+
+
+def _fill_run(collector: Collector, k: int, n: int, tokens: int, *, relative: bool) -> None:
+    """One step makes one token of one request, in the order of the tokens' times."""
+    t0, log = T0 + k * 10**10, []
+    intended = t0
+    for i in range(n):
+        row = k * n + i
+        if i:
+            intended = intended + PARTS["submit_lag"] + SEND_CALL + GAP if relative else t0 + i * GAP
+        first = _fill_row(collector, row, intended, tokens)
+        log += [(first + j * TOKEN_GAP, row, 100 + j) for j in range(tokens)]
+    step, token = collector.word("steps"), collector.word("tokens")
+    for at, row, token_id in sorted(log):
+        collector.tokens[token] = row << 32 | token_id
+        values = {"t_start": at - 1000, "t_tokens": at, "t_end": at + 10, "tokens_end": token + 1, "run": k}
+        for name, value in values.items():
+            collector.steps[step, STEP_COLUMNS.index(name)] = value
+        step, token = step + 1, token + 1
+    collector.set_word("steps", step)
+    collector.set_word("tokens", token)
+
+
+def _fill_row(collector: Collector, row: int, intended: int, tokens: int) -> int:
+    """Stamp a completed row; returns the time of its first token."""
+    at, stamps = intended, {"t_intended": intended}
+    ends = ("t_send", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued", "t_scheduled",
+            "t_first_token", "t_delivered")  # fmt: skip
+    for name, part in zip(ends, PARTS.values(), strict=True):
+        at += part
+        stamps[name] = at
+    stamps["t_sent"] = stamps["t_send"] + SEND_CALL
+    stamps["t_last_token"] = stamps["t_first_token"] + (tokens - 1) * TOKEN_GAP
+    stamps["t_finished"] = stamps["t_last_token"] + FINISH
+    values = {
+        **stamps,
+        "send_result": SendResult.SENT,
+        "ingress_parked": 1,
+        "prompt_tokens": 5,
+        "output_tokens": tokens,
+        "received_tokens": tokens,
+        "engine_status": Status.COMPLETED,
+        "receiver_status": Status.COMPLETED,
+        "close_status": Status.COMPLETED,
+        "finish_reason": FinishReason.LENGTH,
+    }
+    for name, value in values.items():
+        collector.column(name)[row] = value
+    return stamps["t_first_token"]
