@@ -20,7 +20,7 @@ INTENDED, SEND, SENT, RESULT, ERRNO = (SUBMITTER_COLUMNS.index(name) for name in
 
 
 class Waiting(NamedTuple):
-    """How the pacer waits. relative: the published clock; margin_ns: spin this long before a deadline (0: only sleep)."""
+    """How the pacer waits. relative: the published clock; margin_ns: spin so long before a deadline (0: only sleep)."""
 
     relative: bool
     margin_ns: int

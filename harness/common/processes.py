@@ -62,8 +62,11 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def affinity_of(pid: int) -> list[int]:
-    """Cores that the main thread of `pid` may run on, read back from the kernel; [] where it is gone."""
+    """Cores that any thread of `pid` may run on, read back from the kernel; [] where the process is gone."""
+    cores: set[int] = set()
     try:
-        return sorted(os.sched_getaffinity(pid))
+        for task in os.listdir(f"/proc/{pid}/task"):
+            cores |= os.sched_getaffinity(int(task))
     except OSError:
-        return []
+        pass  # a thread or the process ended meanwhile: what was read stays true
+    return sorted(cores)

@@ -1,0 +1,97 @@
+"""One run of a session: arm the submitter, agree on t0, take results until the run is over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.common import control as words
+from harness.common.clock import NS_PER_MS, NS_PER_S, Clock
+from harness.common.collector import RUN_T0_CELL
+from harness.common.errors import ProtocolError
+from harness.common.stamps import EndReason, SendResult
+from harness.layout import RunSpan
+from harness.progress import REFRESH_S, Progress, Snapshot
+from harness.session import Session
+from harness.watch import Counters, Watch
+
+#: From START to t0: the message must have arrived and the pacer be asleep by then.
+T0_AHEAD_NS = 200 * NS_PER_MS
+ARM_TIMEOUT_S = 600.0
+POLL_S = 0.05
+
+
+def read_counters(session: Session) -> Counters:
+    """The counters of all processes, now."""
+    word = session.collector.word
+    sent, refused, errors = word("sent"), word("refused"), word("send_errors")
+    return Counters(
+        sent=sent,
+        handled=sent + refused + errors,
+        wire_messages=word("wire_messages") + word("wire_bad_frames"),
+        ingress=word("ingress"),
+        turned_away=word("bad_frames") + word("duplicates") + word("wire_bad_frames"),
+        terminal=word("terminal"),
+        egress_messages=word("egress_messages"),
+        steps=word("steps") + word("steps_lost"),
+        receiver_messages=session.receiver.messages + word("receiver_bad_frames"),
+        received_terminal=session.receiver.terminal,
+    )
+
+
+def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress, clock: Clock) -> EndReason:
+    """Run one span to its end. Raises DeadChildError and InterruptedRunError; rows are closed by the caller."""
+    session.submitter.channel.send(words.ARM, first_row=span.first_row, rows=span.rows)
+    session.events.expect(session.submitter, words.ARMED, ARM_TIMEOUT_S)
+    drain_s = session.config.drain_timeout_s
+    watch = Watch(
+        base=read_counters(session),
+        stall_ns=stall_ns,
+        longest_gap_ns=_longest_gap(session.plan.offsets_ns[: span.rows]),
+        drain_ns=None if drain_s is None else int(drain_s * NS_PER_S),
+        now=clock() + T0_AHEAD_NS,
+    )
+    session.collector.set_word("current_run", span.index)
+    t0 = clock() + T0_AHEAD_NS
+    session.collector.control[RUN_T0_CELL + span.index] = t0
+    session.submitter.channel.send(words.START, t0_ns=t0)
+    return _take_results(session, span, watch, progress, clock)
+
+
+def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progress, clock: Clock) -> EndReason:
+    title = f"warm-up {span.index + 1}" if span.warmup else f"run {span.index + 1} of {len(session.spans)}"
+    started = shown = clock()
+    tokens = session.collector.word("tokens")
+    while True:
+        messages, ready = session.events.wait(POLL_S)
+        if session.wire.fd in ready:
+            session.wire.park()  # cannot block: the descriptor is ready; reading it resets it
+        session.receiver.consume()
+        for child, message in messages:
+            if child is not session.submitter or message.kind != words.RUN_SENT:
+                raise ProtocolError(f"unexpected {message.kind} of the {child.name} during a run")
+            watch.sent_at = clock()
+        now = clock()
+        end = watch.decide(read_counters(session), now)
+        if end is not None:
+            return end
+        if progress.active and now - shown > REFRESH_S * NS_PER_S:
+            shown = now
+            rate = (session.collector.word("tokens") - tokens) / max((now - started) / NS_PER_S, 1e-9)
+            progress.show(_snapshot(session, span, watch, title, rate))
+
+
+def _snapshot(session: Session, span: RunSpan, watch: Watch, title: str, tokens_per_s: float) -> Snapshot:
+    counters = read_counters(session)
+    handled = counters.handled - watch.base.handled
+    lag_us = None
+    if handled:
+        row = session.collector.submitter[span.first_row + handled - 1]
+        if row[3] == SendResult.SENT:
+            lag_us = float(row[1] - row[0]) / 1000
+    completed = counters.received_terminal - watch.base.received_terminal
+    return Snapshot(title, span.rows, handled, completed, tokens_per_s, lag_us)
+
+
+def _longest_gap(offsets_ns: np.ndarray) -> int:
+    gaps = np.diff(offsets_ns, prepend=0)
+    return int(gaps.max(initial=0))

@@ -1,0 +1,213 @@
+"""A live session: both children ready, clocks checked, sockets open; made by `open_session`, ended by `close`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+
+from harness.children import Child, spawn
+from harness.common import control as words
+from harness.common.clock import clock_report, monotonic_ns
+from harness.common.collector import Collector
+from harness.common.nogil import NogilUnavailableError
+from harness.common.plan_file import LoadPlan
+from harness.common.processes import affinity_of, start_ticks
+from harness.common.protocol import REQUEST_OVERHEAD_BYTES
+from harness.common.sockets import endpoint, make_context, pull_socket
+from harness.common.specs import EngineSpec, NullSpec, Preparation, SubmitterSpec
+from harness.common.wire import RECEIVER_COUNTERS, Wire, make_wire
+from harness.config import RunConfig
+from harness.cores import Placement
+from harness.events import Events
+from harness.handshake import check_clock
+from harness.layout import RunSpan, collector_shape
+from harness.plan.build import load_plan_for, text_plan, tokenized_plan
+from harness.progress import Progress
+from harness.receiver import Receiver
+from harness.workspace import PLAN_FILE, Workspace
+
+#: A result message: header and up to 256 events of at most 37 bytes (`engine_proc.egress`), or a short complaint.
+RESULT_FRAME_BYTES = 64 + 256 * 40
+
+
+@dataclass(slots=True)
+class Session:
+    """Everything that is open while runs go on. Owned by: the harness's main thread."""
+
+    config: RunConfig
+    workspace: Workspace
+    events: Events
+    collector: Collector
+    plan: LoadPlan
+    spans: list[RunSpan]
+    engine: Child
+    submitter: Child
+    wire: Wire
+    receiver: Receiver
+    context: zmq.Context[Any]
+    facts: dict[str, Any]
+
+    def children(self) -> tuple[Child, Child]:
+        return self.engine, self.submitter
+
+
+def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
+    """What the engine is told."""
+    null = NullSpec(
+        service_ns=round(config.null_service_ms * 1e6),
+        spin=config.null_service == "spin",
+        hold_gil=config.null_hold_gil,
+        crash_at_step=config.null_crash_at_step or 0,
+        hang_at_step=config.null_hang_at_step or 0,
+        start_delay_ns=round(config.null_start_delay_s * 1e9),
+    )
+    return EngineSpec(
+        engine=config.engine,
+        model=config.model,
+        device=config.device,
+        dtype=config.dtype,
+        max_batch_size=config.max_batch_size,
+        prefill_max_batch_size=config.prefill_max_batch_size,
+        tokenize_workers=config.tokenize_workers,
+        pretok=config.pretok,
+        cores=list(cores),
+        wire="python" if config.pacer == "python" else "auto",
+        null=null.to_body(),
+    )
+
+
+def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
+    """What the submitter is told."""
+    return SubmitterSpec(
+        pacer=config.pacer,
+        wait=config.wait,
+        relative=config.schedule == "relative",
+        cores=list(placement.submitter),
+        own_core=set(placement.submitter).isdisjoint(placement.engine),
+        sampling=[config.temperature, config.top_k, config.top_p, config.seed, config.stop_on_eos],
+    )
+
+
+def start_children(config: RunConfig, placement: Placement, workspace: Workspace, events: Events) -> list[Child]:
+    """Spawn both and configure them: they load and compile at the same time. Each is watched from its first moment."""
+    children = []
+    for module, cores in (("engine_proc", placement.engine), ("submitter_proc", placement.submitter)):
+        child = spawn(module, cores, workspace.staging)
+        children.append(child)
+        events.watch_child(child)
+    return children
+
+
+def configure(config: RunConfig, placement: Placement, events: Events, engine: Child, submitter: Child) -> None:
+    """HELLO from each, CONFIGURE to each."""
+    specs = {engine.name: engine_spec(config, placement.engine), submitter.name: submitter_spec(config, placement)}
+    waiting = dict(specs)
+    while waiting:
+        for child, message in events.wait(1.0)[0]:
+            if message.kind == words.HELLO:
+                child.channel.send(words.CONFIGURE, **waiting.pop(child.name).to_body())
+
+
+def fix_plan(config: RunConfig, raw: LoadPlan | None, events: Events, engine: Child) -> LoadPlan:
+    """The plan that will be sent: as given, or with the token ids that the engine's tokenizer gives for the texts."""
+    plan = load_plan_for(config) if raw is None else raw
+    if not config.pretok or plan.pretokenized:
+        return plan
+    assert plan.texts is not None
+    texts = [plan.payload(i).decode() for i in range(plan.num_requests)]
+    distinct = list(dict.fromkeys(texts))
+    engine.channel.send(words.TOKENIZE, texts=distinct)
+    body = events.expect(engine, words.TOKENIZED, config.start_timeout_s)
+    flat = np.frombuffer(body["ids"], dtype="<i4")
+    starts = np.frombuffer(body["starts"], dtype="<i8")
+    ids = {text: flat[starts[i] : starts[i + 1]] for i, text in enumerate(distinct)}
+    return tokenized_plan(plan, [ids[text] for text in texts])  # type: ignore[misc]
+
+
+def raw_plan(config: RunConfig) -> LoadPlan:
+    """The plan before tokenization: its offsets and row count are final. Raises ConfigError."""
+    return text_plan(config) if config.plan is None else load_plan_for(config)
+
+
+def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan]) -> Collector:
+    """Create the collector; its description is all that `sweep_dead` and `recover` need. Raises ConfigError."""
+    meta = {
+        "run_id": workspace.run_id,
+        "staging": str(workspace.staging),
+        "final": str(workspace.final),
+        "sockets": str(workspace.sockets),
+        "runs": [span._asdict() for span in spans],
+    }
+    owner = (os.getpid(), start_ticks(os.getpid()))
+    return Collector.create(workspace.collector, collector_shape(plan, spans), meta, owner)
+
+
+def open_wire(config: RunConfig, workspace: Workspace, collector: Collector, context: zmq.Context[Any]) -> Wire:
+    """The receiver's wire thread, bound and running; compiled where it can be."""
+
+    def bind() -> zmq.Socket[bytes]:
+        return pull_socket(context, endpoint(workspace.sockets, "results"), RESULT_FRAME_BYTES)
+
+    def make(kind: str) -> Wire:
+        rows = 2 * collector.shape.rows
+        return make_wire(kind, bind, "receiver", collector.control, RECEIVER_COUNTERS, RESULT_FRAME_BYTES, rows)
+
+    try:
+        wire = make("python" if config.pacer == "python" else "compiled")
+    except NogilUnavailableError:
+        wire = make("python")
+    wire.start()
+    return wire
+
+
+def open_session(
+    config: RunConfig,
+    placement: Placement,
+    workspace: Workspace,
+    events: Events,
+    children: list[Child],
+    collector: Collector,
+    raw: LoadPlan,
+    spans: list[RunSpan],
+    progress: Progress,
+) -> Session:
+    """From two spawned children to a session that is ready to run. Raises RunError and ConfigError."""
+    engine, submitter = children
+    configure(config, placement, events, engine, submitter)
+    context = make_context()
+    progress.say("preparing the receiver")
+    wire = open_wire(config, workspace, collector, context)
+    progress.say("loading the engine")
+    plan = fix_plan(config, raw, events, engine)
+    plan.save(workspace.staging / PLAN_FILE)
+    prepared = Preparation(
+        collector=str(workspace.collector),
+        plan=str(workspace.staging / PLAN_FILE),
+        data_endpoint=endpoint(workspace.sockets, "data"),
+        results_endpoint=endpoint(workspace.sockets, "results"),
+        request_frame_bytes=plan.largest_payload_bytes() + REQUEST_OVERHEAD_BYTES,
+        result_frame_bytes=RESULT_FRAME_BYTES,
+    )
+    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}}
+    for child in (engine, submitter):
+        child.channel.send(words.PREPARE, **prepared.to_body())
+        ready = events.expect(child, words.READY, config.start_timeout_s)
+        facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
+        facts.update(ready)
+    facts["placement"] = {
+        "engine": affinity_of(engine.process.pid),
+        "submitter": affinity_of(submitter.process.pid),
+        "harness": sorted(os.sched_getaffinity(0)),
+        "asked": placement.asked_overlap,
+        "note": placement.note,
+    }
+    facts["receiver_wire"] = "compiled" if wire.compiled else "python"
+    engine.channel.send(words.START)
+    receiver = Receiver(wire, collector)
+    return Session(
+        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts
+    )

@@ -1,0 +1,251 @@
+"""A session from configuration to exit code: prepare, spawn, run, and whatever happens, save what was measured."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.children import Child
+from harness.closing import close_rows
+from harness.common import control as words
+from harness.common.clock import monotonic_ns
+from harness.common.collector import RUN_T0_CELL, Collector
+from harness.common.errors import ConfigError, IsorateError, RunError
+from harness.common.plan_file import LoadPlan
+from harness.common.processes import sharpen_timers
+from harness.common.stamps import EndReason
+from harness.config import RunConfig
+from harness.cores import Placement, allowed_cpus, default_placement
+from harness.events import DeadChildError, Events, InterruptedRunError
+from harness.layout import RunSpan, lay_out
+from harness.manifest import host_manifest
+from harness.plan.build import describe
+from harness.progress import Progress
+from harness.report.finish import Outcome, finish_session
+from harness.report.session_info import SESSION_FILE, SessionInfo
+from harness.run import run_once
+from harness.session import Session, open_collector, open_session, raw_plan, start_children
+from harness.watch import stall_timeout_ns
+from harness.workspace import Workspace, drop_owner, open_workspace, sweep_dead
+
+CHILD_END_S = 5.0
+STACKS_WAIT_S = 0.5
+
+EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED = 0, 1, 3, 130
+
+
+def run_session(config: RunConfig, command: list[str]) -> int:
+    """Run everything that `config` asks for and report it; returns the exit code.
+
+    Raises ConfigError before anything was started, RunError where the report could not be written.
+    """
+    placement = default_placement(
+        allowed_cpus(), config.engine_cores, config.submitter_cores, config.harness_cores
+    )
+    for line in sweep_dead(config.collector_dir.expanduser(), _results_folder(config)):
+        print(f"isorate: {line}", file=sys.stderr)
+    raw = raw_plan(config)
+    spans = lay_out(raw, config.warmup_runs, config.warmup_requests, config.repeat_runs)
+    workspace = open_workspace(config.out, config.collector_dir.expanduser())
+    try:
+        collector = open_collector(workspace, raw, spans)
+    except BaseException:
+        workspace.remove_all()
+        raise
+    return Supervisor(config, command, placement, workspace, collector, raw, spans).run()
+
+
+def _results_folder(config: RunConfig) -> Path:
+    return Path("results") if config.out is None else config.out.expanduser().absolute().parent
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Owns the session's children and files from the first spawn to the last unlink. Main thread only."""
+
+    config: RunConfig
+    command: list[str]
+    placement: Placement
+    workspace: Workspace
+    collector: Collector
+    raw: LoadPlan
+    spans: list[RunSpan]
+    events: Events = field(default_factory=Events)
+    children: list[Child] = field(default_factory=list)
+    session: Session | None = None
+    end: EndReason = EndReason.SETUP_FAILED
+    detail: str = ""
+    usage: str = ""
+
+    def run(self) -> int:
+        """Returns the exit code; raises ConfigError where a child blamed the input and nothing was measured."""
+        progress = Progress(self.config.quiet)
+        outer_mask = os.sched_getaffinity(0)
+        texts: Mapping[int, str] | None = None
+        with self.events.signals():
+            try:
+                self._measure(progress)
+                texts = self._decode_outputs()
+            except InterruptedRunError:
+                self.end = EndReason.INTERRUPTED
+            except DeadChildError as error:
+                self._note_death(error)
+            except ConfigError as error:
+                self.usage = str(error)
+            except IsorateError as error:
+                self.detail = str(error)
+            finally:
+                progress.clear()
+                self._stop()
+                os.sched_setaffinity(0, outer_mask)
+            return self._conclude(texts)
+
+    def _measure(self, progress: Progress) -> None:
+        os.sched_setaffinity(0, set(self.placement.harness))
+        sharpen_timers()
+        progress.say("starting the engine and the submitter")
+        self.children = start_children(self.config, self.placement, self.workspace, self.events)
+        session = open_session(
+            self.config, self.placement, self.workspace, self.events, self.children, self.collector, self.raw,
+            self.spans, progress,
+        )  # fmt: skip
+        self.session = session
+        self._info().save(self.workspace.staging / SESSION_FILE)  # what `recover` needs if we die from here on
+        self.events.watch_results(session.wire.fd)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        longest_warmup_step_ns = 0
+        for span in self.spans:
+            stall_ns = stall_timeout_ns(self.config.stall_timeout_s, longest_warmup_step_ns)
+            self.end = run_once(session, span, stall_ns, progress, monotonic_ns)
+            if span.warmup:
+                longest_warmup_step_ns = self.collector.word("longest_step_ns")
+            if self.end is EndReason.STALLED:
+                self._dump_stacks(session.engine)
+            if self.end is not EndReason.DONE:
+                return
+
+    def _dump_stacks(self, engine: Child) -> None:
+        """Have the engine write its threads' stacks to its log; works even while its main thread is inside C."""
+        import signal
+
+        self.detail = "no progress; the threads' stacks are in engine.log"
+        size = engine.log.stat().st_size
+        engine.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + STACKS_WAIT_S
+        while engine.log.stat().st_size == size and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _decode_outputs(self) -> dict[int, str] | None:
+        """Texts of the outputs by row, decoded by the engine's tokenizer after the last run."""
+        if self.session is None or not self.config.save_outputs or self.end is EndReason.STALLED:
+            return None
+        from harness.records import read_outputs
+
+        outputs = {row: ids.tolist() for row, ids in read_outputs(self.collector).items()}
+        self._set_stop()
+        self.session.engine.channel.send(words.DETOKENIZE, rows=list(outputs.values()))
+        body = self.events.expect(self.session.engine, words.DETOKENIZED, self.config.start_timeout_s)
+        return dict(zip(outputs, body["texts"], strict=True))
+
+    def _note_death(self, error: DeadChildError) -> None:
+        self.end = EndReason.ENGINE_DIED if error.child.name == "engine" else EndReason.SUBMITTER_DIED
+        self.detail = str(error)
+
+    def _set_stop(self) -> None:
+        self.collector.set_word("end_reason", self.end)
+        self.collector.set_word("stop", 1)
+
+    def _stop(self) -> None:
+        """End the children and the receiver; take what is still under way."""
+        self._set_stop()
+        for child in self.children:
+            child.stop()
+        patience_s = 0.0 if self.end is EndReason.STALLED else CHILD_END_S
+        for child in self.children:
+            child.end(patience_s)
+        if self.session is not None:
+            self.session.wire.join()
+            self.session.receiver.consume()
+            self.session.context.term()
+        self.events.close()
+        gc.enable()
+        gc.unfreeze()
+
+    def _conclude(self, texts: Mapping[int, str] | None) -> int:
+        measured = self.session is not None and int(self.collector.control[RUN_T0_CELL]) != 0
+        if not measured:
+            return self._conclude_nothing()
+        assert self.session is not None
+        for span in self.spans:
+            if self.collector.control[RUN_T0_CELL + span.index]:
+                close_rows(self.collector, span.first_row, span.rows, self.end)
+        drop_owner(self.workspace.staging)
+        self.workspace.remove_sockets()
+        outcome = finish_session(
+            self.collector, self.session.plan, self._info(), self.workspace.staging, self.workspace.final, texts
+        )
+        self._print(outcome)
+        self.session = None  # drops its views of the collector
+        self.collector.close()
+        self.workspace.collector.unlink(missing_ok=True)
+        return self._exit_code(outcome)
+
+    def _conclude_nothing(self) -> int:
+        """Setting up failed: nothing was measured, so nothing stays, but for the log of a child that died."""
+        self.collector.close()
+        if self.end is EndReason.INTERRUPTED:
+            self.workspace.remove_all()
+            return EXIT_INTERRUPTED
+        if self.usage:
+            self.workspace.remove_all()
+            raise ConfigError(self.usage)
+        tail = next((child.log_tail().strip() for child in self.children if child.name in self.detail), "")
+        self.workspace.remove_all()
+        if tail:
+            print(tail, file=sys.stderr)
+        raise RunError(self.detail or "the session could not be set up")
+
+    def _print(self, outcome: Outcome) -> None:
+        from rich.console import Console
+
+        from harness.report.terminal import render_terminal
+
+        render_terminal(dict(outcome.summary), Console())
+        if self.detail:
+            print(f"isorate: {self.detail}", file=sys.stderr)
+
+    def _exit_code(self, outcome: Outcome) -> int:
+        if self.end is EndReason.INTERRUPTED:
+            return EXIT_INTERRUPTED
+        failed = self.end not in (EndReason.DONE, EndReason.DRAIN_TIMEOUT)
+        if failed or outcome.counts.get("lost", 0) or outcome.violation_count:
+            return EXIT_FAILED
+        if outcome.verdict == "INVALID" and not self.config.allow_invalid:
+            return EXIT_INVALID
+        return EXIT_DONE
+
+    def _info(self) -> SessionInfo:
+        facts: dict[str, Any] = {} if self.session is None else dict(self.session.facts)
+        plan = self.raw if self.session is None else self.session.plan
+        manifest = {**host_manifest(), "clocks": facts.get("clocks", {})}
+        return SessionInfo(
+            run_id=self.workspace.run_id,
+            command=tuple(self.command),
+            config=self.config.model_dump(mode="json"),
+            manifest=manifest,
+            placement=facts.get("placement", {}),
+            pacer=facts.get("pacer", {}),
+            wire=facts.get("wire", "compiled"),
+            engine=facts.get("engine", {}),
+            plan=describe(plan, self.config),
+            end_detail=self.detail,
+            stderr_tails={child.name: tail for child in self.children if (tail := child.log_tail().strip())},
+        )
