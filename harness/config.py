@@ -137,8 +137,8 @@ class RunConfig(BaseModel):
     null_hold_gil: bool = False
     null_service_ms: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     null_service: Literal["sleep", "spin"] = "sleep"
-    null_crash_at_step: Annotated[int, Field(ge=0, le=2**62)] | None = None
-    null_hang_at_step: Annotated[int, Field(ge=0, le=2**62)] | None = None
+    null_crash_at_step: Annotated[int, Field(ge=1, le=2**62)] | None = None
+    null_hang_at_step: Annotated[int, Field(ge=1, le=2**62)] | None = None
     null_start_delay_s: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     # Processes and cores
     engine_cores: Cores | None = None
@@ -198,6 +198,9 @@ class RunConfig(BaseModel):
                 raise ConfigError(f"{flag_of(name)} needs --engine null, the engine is {self.engine}")
             if null and name in _MODEL_ONLY and (name == "model" or self._given(name)):
                 raise ConfigError(f"{flag_of(name)} means nothing with --engine null, which has no model")
+        prefill = self.prefill_max_batch_size
+        if null and "prefill_max_batch_size" in self.model_fields_set and prefill < self.max_batch_size:
+            raise ConfigError("--prefill-max-batch-size below --max-batch-size means nothing with --engine null")
 
     def _given(self, name: str) -> bool:
         """Whether the user set this field to something that has an effect, or could have."""

@@ -10,20 +10,17 @@ import annotated_types
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-#: Fields whose flag is not simply the name with dashes.
+#: Fields whose flag is not the name with dashes, less a unit of seconds.
 _FLAGS = {
     "stop_on_eos": "--no-stop-on-eos",
     "prefix_cache": "--no-prefix-cache",
-    "start_timeout_s": "--start-timeout",
-    "stall_timeout_s": "--stall-timeout",
-    "drain_timeout_s": "--drain-timeout",
 }
 _LONGEST_VALUE = 60
 
 
 def flag_of(field: str) -> str:
     """The command line flag of a `RunConfig` field."""
-    return _FLAGS.get(field, "--" + field.replace("_", "-"))
+    return _FLAGS.get(field, "--" + field.removesuffix("_s").replace("_", "-"))
 
 
 def describe(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:

@@ -73,7 +73,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _switch("--null-hold-gil", "keep a pure-Python thread spinning in the engine process"),
         _value("--null-start-delay", "S", "seconds before the engine is ready",
                field="null_start_delay_s"),
-        _value("--null-crash-at-step", "N", "kill the engine process at this step"),
+        _value("--null-crash-at-step", "N", "kill the engine process at this step, the first is 1"),
         _value("--null-hang-at-step", "N", "stop making progress at this step"),
     ),
     "Processes and cores": (

@@ -45,6 +45,8 @@ def _check_out(out: Path | None) -> None:
     except OSError as error:
         raise ConfigError(f"{flag} {target}: {error.strerror or error}") from None
     _check_writable(flag, target, place)
+    if out is not None and place == target.absolute():  # the finished folder takes its place by a rename
+        _check_writable(flag, target, place.parent)
 
 
 def _check_writable(flag: str, path: Path, place: Path) -> None:

@@ -1,0 +1,251 @@
+"""RunConfig: every bound has an error that names the flag and what it allows; nothing is accepted and ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.common.errors import ConfigError
+from harness.config import RunConfig
+from harness.config_errors import flag_of
+from harness.options import GROUPS
+
+
+def refused(**values: Any) -> str:
+    """The one line that these settings are refused with."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig(**values)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+#: A value beyond each bound, and what the message must hold beside the flag.
+BEYOND: list[tuple[str, Any, str]] = [
+    ("schedule", "later", "'absolute' or 'relative'"),
+    ("submit_interval_ms", -1, ">= 0"),
+    ("submit_interval_ms", "nan", "finite"),
+    ("submit_interval_ms", "inf", "finite"),
+    ("rate", 0, "> 0"),
+    ("rate", -3, "> 0"),
+    ("rate", "nan", "finite"),
+    ("rate", "inf", "finite"),
+    ("rate", "fast", "number"),
+    ("num_requests", 0, "from 1 to"),
+    ("num_requests", -1, "from 1 to"),
+    ("num_requests", "1.5", "integer"),
+    ("num_requests", 10**12, "from 1 to"),
+    ("num_requests", "9" * 5000, "from 1 to"),
+    ("pacer", "rust", "'python'"),
+    ("wait", "spin", "'hybrid'"),
+    ("prompt_repeats", "", "from 0 to"),
+    ("prompt_repeats", "1,,2", "from 0 to"),
+    ("prompt_repeats", "3,-1", "from 0 to"),
+    ("prompt_repeats", -1, "from 0 to"),
+    ("prompt_repeats", 10**9, "from 0 to"),
+    ("tokenize_workers", -1, "from 0 to"),
+    ("tokenize_workers", 10**6, "from 0 to"),
+    ("max_new_tokens", -1, "from 0 to"),
+    ("max_new_tokens", 10**9, "from 0 to"),
+    ("temperature", -0.1, "from 0 to"),
+    ("temperature", "nan", "finite"),
+    ("top_k", -1, "from 0 to"),
+    ("top_p", 0, "> 0 and <= 1"),
+    ("top_p", 1.01, "<= 1"),
+    ("seed", -1, "from 0 to"),
+    ("seed", 2**63, "from 0 to"),
+    ("engine", "transformers", "native, null"),
+    ("engine", "", "native, null"),
+    ("engine", "module:", "module:factory"),
+    ("model", "builtin:nope", "builtin:gpt2"),
+    ("model", "/no/such/folder", "folder"),
+    ("model", "", "hub id"),
+    ("device", "tpu", "cuda:N"),
+    ("device", "cuda:-1", "cuda:N"),
+    ("dtype", "int8", "'bfloat16'"),
+    ("max_batch_size", 0, "from 1 to"),
+    ("prefill_max_batch_size", 0, "from 1 to"),
+    ("engine_cores", "0-", "list of cores"),
+    ("engine_cores", "60000", "not among those"),
+    ("submitter_cores", "60000", "not among those"),
+    ("harness_cores", "60000", "not among those"),
+    ("collector_dir", "", "empty"),
+    ("start_timeout_s", 0, "> 0"),
+    ("start_timeout_s", "inf", "finite"),
+    ("stall_timeout_s", 0, "> 0"),
+    ("drain_timeout_s", -1, "> 0"),
+    ("warmup_runs", -1, "from 0 to"),
+    ("warmup_requests", 0, "from 1 to"),
+    ("repeat_runs", 0, "from 1 to"),
+    ("out", "", "empty"),
+    ("prompts", "", "empty"),
+    ("plan", "", "empty"),
+    ("prompt", "\udcff", "UTF-8"),
+    ("out", "\udcff", "UTF-8"),
+]
+BEYOND_NULL: list[tuple[str, Any, str]] = [
+    ("null_service_ms", -1, "from 0 to"),
+    ("null_service_ms", "nan", "finite"),
+    ("null_service", "nap", "'spin'"),
+    ("null_crash_at_step", 0, "from 1 to"),
+    ("null_hang_at_step", 0, "from 1 to"),
+    ("null_start_delay_s", -1, "from 0 to"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), BEYOND)
+def test_a_value_beyond_a_bound_names_the_flag_and_the_range(field: str, value: Any, allowed: str) -> None:
+    line = refused(**{field: value})
+    assert line.startswith(flag_of(field)) and allowed in line
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), BEYOND_NULL)
+def test_a_null_engine_value_beyond_a_bound_names_the_flag_and_the_range(field: str, value: Any, allowed: str) -> None:
+    line = refused(engine="null", **{field: value})
+    assert line.startswith(flag_of(field)) and allowed in line
+
+
+def test_every_field_with_a_bound_is_in_the_tables_above() -> None:
+    unbounded = {"unique_prompts", "pretok", "stop_on_eos", "prefix_cache", "null_hold_gil", "save_outputs",
+                 "allow_invalid", "quiet"}  # fmt: skip
+    assert {name for name, _, _ in BEYOND + BEYOND_NULL} | unbounded == set(RunConfig.model_fields)
+
+
+def test_every_field_has_exactly_one_flag_on_the_command_line() -> None:
+    fields = [option.field for options in GROUPS.values() for option in options]
+    assert sorted(fields) == sorted(RunConfig.model_fields)
+
+
+def test_the_flag_that_errors_name_is_one_that_the_command_line_knows() -> None:
+    options = {option.field: option.flags for options in GROUPS.values() for option in options}
+    assert all(flag_of(name) in options[name] for name in RunConfig.model_fields)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(refused(num_requests="9" * 5000)) < 200
+
+
+def test_the_default_is_one_request_every_250_ms_64_times() -> None:
+    config = RunConfig()
+    assert (config.submit_interval_ms, config.rate, config.num_requests) == (250.0, None, 64)
+
+
+def test_a_rate_takes_the_place_of_the_interval() -> None:
+    config = RunConfig(rate="20")
+    assert (config.submit_interval_ms, config.rate) == (None, 20.0)
+
+
+def test_interval_zero_is_a_burst_and_allowed() -> None:
+    assert RunConfig(submit_interval_ms=0).submit_interval_ms == 0
+
+
+def test_rate_and_interval_exclude_each_other() -> None:
+    line = refused(rate=1, submit_interval_ms=250)
+    assert "--rate" in line and "--submit-interval-ms" in line
+
+
+def test_a_prompt_file_decides_the_number_of_requests_unless_told() -> None:
+    assert RunConfig(prompts="f").num_requests is None
+    assert RunConfig(prompts="f", num_requests=7).num_requests == 7
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rate", 1), ("submit_interval_ms", 250), ("num_requests", 64), ("prompts", "f"), ("prompt", "Hello"),
+     ("prompt_repeats", "32"), ("unique_prompts", True), ("max_new_tokens", 4), ("pretok", True)],
+)  # fmt: skip
+def test_a_plan_refuses_what_it_decides_and_names_both(field: str, value: Any) -> None:
+    line = refused(plan="plan.npz", **{field: value})
+    assert "--plan" in line and flag_of(field) in line
+
+
+def test_a_plan_leaves_rate_interval_and_number_open() -> None:
+    config = RunConfig(plan="plan.npz")
+    assert (config.rate, config.submit_interval_ms, config.num_requests) == (None, None, None)
+
+
+@pytest.mark.parametrize(("field", "value"), [("prompt", "x"), ("prompt_repeats", "3"), ("unique_prompts", True)])
+def test_a_prompt_file_refuses_the_constructed_prompt_and_names_both(field: str, value: Any) -> None:
+    line = refused(prompts="f", **{field: value})
+    assert "--prompts" in line and flag_of(field) in line
+
+
+def test_tokenize_workers_are_refused_with_pretok() -> None:
+    assert "--tokenize-workers" in refused(pretok=True, tokenize_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model", "builtin:gpt2"), ("device", "cuda"), ("dtype", "float32"), ("temperature", 1.0), ("top_k", 5),
+     ("top_p", 0.5), ("prefill_max_batch_size", 2)],
+)  # fmt: skip
+def test_the_null_engine_refuses_what_only_a_model_can_do(field: str, value: Any) -> None:
+    line = refused(engine="null", **{field: value})
+    assert line.startswith(flag_of(field)) and "--engine null" in line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("device", "cpu"), ("dtype", "auto"), ("temperature", 0), ("prefix_cache", False), ("stop_on_eos", False),
+     ("prefill_max_batch_size", 16)],
+)  # fmt: skip
+def test_the_null_engine_accepts_what_states_how_it_is(field: str, value: Any) -> None:
+    assert getattr(RunConfig(engine="null", **{field: value}), field) == value
+
+
+@pytest.mark.parametrize("engine", ["native", "my.module:make"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("null_hold_gil", True), ("null_service_ms", 1), ("null_service", "spin"), ("null_crash_at_step", 3),
+     ("null_hang_at_step", 3), ("null_start_delay_s", 1)],
+)  # fmt: skip
+def test_null_flags_need_the_null_engine(engine: str, field: str, value: Any) -> None:
+    line = refused(engine=engine, **{field: value})
+    assert line.startswith(flag_of(field)) and "--engine null" in line
+
+
+def test_an_engine_of_ones_own_is_a_module_and_a_factory() -> None:
+    assert RunConfig(engine="my.module:make").engine == "my.module:make"
+
+
+@pytest.mark.parametrize("model", ["gpt2", "openai-community/gpt2"])
+def test_a_hub_id_is_taken_as_it_is(model: str) -> None:
+    assert RunConfig(model=model).model == model
+
+
+def test_a_local_model_is_a_folder_that_exists(tmp_path: Path) -> None:
+    assert RunConfig(model=str(tmp_path)).model == str(tmp_path)
+
+
+def test_a_local_model_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "--model" in refused(model=str(tmp_path / "file"))
+
+
+def test_cores_are_read_as_taskset_lists() -> None:
+    core = min(os.sched_getaffinity(0))
+    assert RunConfig(engine_cores=f"{core},{core}-{core}:2").engine_cores == (core,)
+
+
+def test_prompt_repeats_take_a_number_or_several() -> None:
+    assert RunConfig(prompt_repeats="256").prompt_repeats == (256,)
+    assert RunConfig(prompt_repeats="1, 2,0").prompt_repeats == (1, 2, 0)
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    assert "'speed'" in refused(speed=1)
+
+
+def test_a_config_never_changes() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        RunConfig().rate = 3.0  # type: ignore[misc]
+
+
+def test_a_config_survives_json() -> None:
+    config = RunConfig(rate=3, engine_cores=[min(os.sched_getaffinity(0))], out="x", prompt_repeats="1,2")
+    given = json.loads(json.dumps(config.model_dump(mode="json", exclude_unset=True)))
+    assert RunConfig(**given) == config
