@@ -149,7 +149,7 @@ class Supervisor:
             return None
         from harness.records import read_outputs
 
-        outputs = {row: ids.tolist() for row, ids in read_outputs(self.collector).items()}
+        outputs = {row: [int(token) for token in ids] for row, ids in read_outputs(self.collector).items()}
         self._set_stop()
         self.session.engine.channel.send(words.DETOKENIZE, rows=list(outputs.values()))
         body = self.events.expect(self.session.engine, words.DETOKENIZED, self.config.start_timeout_s)

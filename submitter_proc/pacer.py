@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno as codes
 import time
 from typing import NamedTuple, Protocol
 
@@ -81,19 +82,19 @@ class PythonPacer:
             now = self._wait(deadline, waiting.margin_ns)
             if now == 0:
                 return PaceEnd(i, 0)
+            row = stamps[i]
+            row[INTENDED] = deadline  # before the send: a kill in between must not leave a message without its stamps
+            row[SEND] = now
             errno = self._send(frames[starts[i] : starts[i + 1]])
-            if errno == zmq.EINTR:
+            if errno == codes.EINTR:
                 errno = self._send(frames[starts[i] : starts[i + 1]])
             sent = clock()
             previous_end, previous_offset = sent, offset
-            row = stamps[i]
-            row[INTENDED] = deadline
-            row[SEND] = now
             row[SENT] = sent
             if errno == 0:
                 row[RESULT] = SendResult.SENT
                 control[CONTROL_WORDS["sent"]] += 1
-            elif errno == zmq.EAGAIN:
+            elif errno == codes.EAGAIN:
                 row[RESULT], row[ERRNO] = SendResult.REFUSED, errno
                 control[CONTROL_WORDS["refused"]] += 1
             else:

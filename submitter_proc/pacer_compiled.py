@@ -91,6 +91,8 @@ def _build_pace() -> Any:
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             control[spin_ns] += now - woke
+            stamps[i, INTENDED] = deadline  # before the send: a kill in between must not leave a message unstamped
+            stamps[i, SEND] = now
             errno = 0
             for _ in range(2):
                 errno = 0
@@ -101,8 +103,6 @@ def _build_pace() -> Any:
             clock_gettime(1, here)
             previous_end = scratch[0] * 1_000_000_000 + scratch[1]
             previous_offset = offset
-            stamps[i, INTENDED] = deadline
-            stamps[i, SEND] = now
             stamps[i, SENT] = previous_end
             if errno == 0:
                 stamps[i, RESULT] = sent_result
