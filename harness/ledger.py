@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.collector import Int64Array
-from harness.common.stamps import FinishReason, Ledger
+from harness.common.stamps import STAMPS, FinishReason, Ledger
 from harness.records import RunRecord
 from harness.statistics import percentile
 
@@ -64,7 +64,8 @@ def audit_run(record: RunRecord, ledger: Ledger, *, relative: bool, killed: bool
     relative: the plan's clock runs from the end of the previous send call. killed: the session ended by a process
     being killed, so the one message in the act of being sent may have reached the engine without a submitter stamp.
     """
-    count, examples = 0, []
+    count = 0
+    examples: list[Violation] = []
     for breach in _breaches(record, ledger, relative, killed):
         rows = np.flatnonzero(breach.rows)
         count += len(rows)
@@ -107,7 +108,7 @@ def _order_breaches(record: RunRecord, ledger: Ledger, killed: bool) -> Iterator
             negative = (a != 0) & (b != 0) & (b < a)
             yield _Breach(name, negative, f"is {{difference}} ns ({start} {{a}}, {end} {{b}})", a, b)
             gap = (a == 0) & (b != 0)
-            if end == "t_finished":  # the end of a request without a first token is news too
+            if end == "t_finished":  # the end of a request without a last token may be stamped too
                 gap &= ~ended_early
             if killed and start == "t_send":
                 gap &= record.columns["t_intended"] != 0
@@ -124,13 +125,14 @@ def _finish_breach(record: RunRecord, ledger: Ledger) -> _Breach:
 
 
 def _missing_breaches(record: RunRecord) -> Iterator[_Breach]:
-    """A completed request has every stamp; one of zero new tokens has its ends."""
+    """A completed request has every stamp; one of zero new tokens ends in the waiting queue, without a token."""
     completed = record.completed
     empty = record.columns["finish_reason"] == FinishReason.EMPTY
+    before_queue = STAMPS[: STAMPS.index("t_queued") + 1]
     for name, values in record.columns.items():
         if not name.startswith("t_"):
             continue
-        needed = completed if name in ("t_intended", "t_send", "t_sent", "t_finished") else completed & ~empty
+        needed = completed if name in before_queue else completed & ~empty
         yield _Breach(name, needed & (values == 0), "is not stamped on a completed request", values, values)
 
 
@@ -143,11 +145,12 @@ def _sum_breaches(record: RunRecord, ledger: Ledger) -> Iterator[_Breach]:
     yield _Breach("ttft", delivered & (total != ttft), "is {b} ns, its parts sum to {a} ns", total, ttft)
 
 
-def ledger_json(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
+def ledger_json(record: RunRecord, ledger: Ledger, unmeasured: Collection[str] = ()) -> dict[str, Any]:
     """The ledger of means (its parts add up to the mean TTFT) and the ledger of the request at p99, in ms.
 
     The request at p99 is the completed one whose TTFT is nearest to the p99; the lower TTFT, then the lower index, on
-    ties. Both are None where no completed request has a first token.
+    ties. Both are None where no completed request has a first token. Parts named in `unmeasured` are None: their stamps
+    coincide for want of a measurement, and their time is in the part before.
     """
     rows = np.flatnonzero(record.completed & (record.columns["t_delivered"] != 0))
     ttft = ttft_values(record)[rows]
@@ -157,15 +160,19 @@ def ledger_json(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
         return {**head, "mean": None, "p99_request": None}
     parts = {name: values[rows] for name, values in part_values(record, ledger).items()}
     at = int(np.lexsort((rows, ttft, np.abs(ttft - p99)))[0])
+
+    def in_ms(values_ns: dict[str, float]) -> dict[str, float | None]:
+        return {name: None if name in unmeasured else value / _NS_PER_MS for name, value in values_ns.items()}
+
     return {
         **head,
         "mean": {
             "ttft": float(np.mean(ttft)) / _NS_PER_MS,
-            "parts": {name: float(np.mean(values)) / _NS_PER_MS for name, values in parts.items()},
+            "parts": in_ms({name: float(np.mean(values)) for name, values in parts.items()}),
         },
         "p99_request": {
             "request": int(rows[at]),
             "ttft": int(ttft[at]) / _NS_PER_MS,
-            "parts": {name: int(values[at]) / _NS_PER_MS for name, values in parts.items()},
+            "parts": in_ms({name: int(values[at]) for name, values in parts.items()}),
         },
     }

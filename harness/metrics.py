@@ -85,7 +85,8 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
     columns = record.columns
     sent, completed = record.sent, record.completed
     submit_wall = _span(columns["t_send"][sent], columns["t_sent"][sent])
-    duration = _span(columns["t_intended"][sent], columns["t_finished"][completed])
+    finished = completed & (columns["t_finished"] != 0)
+    duration = _span(columns["t_intended"][sent], columns["t_finished"][finished])
     tokens = {
         "prompt": int(columns["prompt_tokens"][completed].sum()),
         "completion": int(columns["output_tokens"][completed].sum()),
@@ -109,7 +110,7 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         duration_ns=duration,
         busy=_busy(record),
         audit=audit_run(record, ledger, relative=conditions.relative, killed=conditions.killed),
-        ledger=ledger_json(record, ledger),
+        ledger=ledger_json(record, ledger, () if conditions.wire_measured else ("ingress_wait",)),
     )
 
 
@@ -134,7 +135,8 @@ def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> 
     several = done & (c["output_tokens"] >= 2)
     values["tpot"] = (c["t_last_token"] - c["t_first_token"])[several] / (c["output_tokens"][several] - 1)
     values["itl"] = record.itl_ns
-    values["e2e"] = (c["t_finished"] - c["t_intended"])[record.completed]
+    finished = record.completed & (c["t_finished"] != 0)
+    values["e2e"] = (c["t_finished"] - c["t_intended"])[finished]
     return values
 
 

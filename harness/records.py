@@ -113,14 +113,14 @@ def read_session(collector: Collector, plan: LoadPlan) -> SessionRecords:
     return SessionRecords(tuple(runs), tuple(not_started), end_reason, counters)
 
 
-def read_outputs(collector: Collector) -> dict[int, list[int]]:
-    """Token ids of every collector row that has any, in the order in which they were made."""
+def read_outputs(collector: Collector) -> dict[int, Int64Array]:
+    """Token ids (int64) of every collector row that has any, in the order in which they were made."""
     log = _read_token_log(collector, _read_steps(collector))
     if len(log.rows) == 0:
         return {}
     starts = np.flatnonzero(np.diff(log.rows, prepend=-1))
     pieces = np.split(log.ids, starts[1:])
-    return {int(log.rows[start]): piece.tolist() for start, piece in zip(starts, pieces, strict=True)}
+    return {int(log.rows[start]): piece for start, piece in zip(starts, pieces, strict=True)}
 
 
 def _read_run(

@@ -10,6 +10,9 @@ from harness.report.words import cpu_list, described, number, rate_words, safe, 
 
 Lines = Iterator[tuple[str, str]]
 
+#: Keys of the engine's description that have a line of their own.
+_SHOWN = ("model", "weights", "note", "device", "dtype", "threads", "paged_attn", "cuda_graph", "nvtx")
+
 
 def setup_lines(summary: Mapping[str, Any]) -> Lines:
     """What was measured: (label, words), the published labels first."""
@@ -25,6 +28,11 @@ def setup_lines(summary: Mapping[str, Any]) -> Lines:
     yield "Paged attention", switch(said("paged_attn"))
     yield "CUDA Graph", switch(said("cuda_graph"))
     yield "NVTX", switch(said("nvtx"))
+    rest = {
+        name: value for name, value in engine.items() if name not in _SHOWN and not isinstance(value, Mapping | list)
+    }
+    if rest:
+        yield "Engine", described(rest)
 
 
 def host_lines(summary: Mapping[str, Any]) -> Lines:
@@ -37,8 +45,9 @@ def host_lines(summary: Mapping[str, Any]) -> Lines:
         margin = pacer.get("margin_ns")
         spin = None if margin is None else f"spins the last {time_words(margin / 1e6)}" if margin else "no spin"
         yield "Pacer", _joined(pacer.get("name"), wait, spin)
-    if pacer.get("calibration"):
-        yield "Calibration", described(pacer["calibration"])
+    calibration = pacer.get("calibration") or pacer.get("sleep_overshoot_ns")
+    if calibration:
+        yield "Calibration", f"a sleep ends late by {described(calibration)}"
     wire = summary["host"]["wire"]
     yield "Wire thread", "compiled" if wire != "python" else "python: transit includes the ingress wait"
 
@@ -88,5 +97,5 @@ def _threads(threads: Any) -> str | None:
 
 
 def _joined(*words: Any) -> str:
-    shown = [safe(word) for word in words if word not in (None, "")]
+    shown = [safe(word) for word in words if word not in (None, "", "none")]
     return ", ".join(shown) or "not stated"

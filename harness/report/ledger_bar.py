@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.words import time_in
+from harness.report.words import NOT_MEASURED
 
 _COLOURS = ("red", "magenta", "yellow", "cyan", "blue", "bright_black", "bright_yellow", "green", "bright_magenta")
 _LABEL, _TIME, _SHARE, _GAPS = 14, 10, 5, 6
@@ -20,22 +20,24 @@ def ledger_table(ledger: Mapping[str, Any], width: int, *, ascii_only: bool) -> 
     bar = max(8, (width - _LABEL - 2 * (_TIME + _SHARE + _GAPS)) // 2)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("TTFT ledger", min_width=_LABEL, no_wrap=True)
-    for heading in ("mean", f"request {at_p99['request']} (p99)"):
-        table.add_column("ms", justify="right", min_width=_TIME, no_wrap=True)
+    for time_heading, heading in (("mean ms", ""), ("p99 ms", f"request {at_p99['request']}")):
+        table.add_column(time_heading, justify="right", min_width=_TIME, no_wrap=True)
         table.add_column("", justify="right", min_width=_SHARE, no_wrap=True)
-        table.add_column(heading, min_width=bar, max_width=bar, no_wrap=True)
+        table.add_column(heading, min_width=bar, max_width=bar, no_wrap=True, overflow="crop")
     position = [0.0, 0.0]
     for index, name in enumerate(ledger["parts"]):
         cells: list[str | Text] = [name]
         for side, entry in enumerate((mean, at_p99)):
             value, total = entry["parts"][name], entry["ttft"]
+            if value is None:
+                cells += ["-", "", NOT_MEASURED]
+                continue
             drawn = part_bar(position[side], value, total, bar, ascii_only=ascii_only)
-            cells += [time_in(value, "ms"), _share(value, total), Text(drawn, style=_COLOURS[index % len(_COLOURS)])]
+            cells += [f"{value:,.3f}", _share(value, total), Text(drawn, style=_COLOURS[index % len(_COLOURS)])]
             position[side] += value
         table.add_row(*cells)
-    table.add_row(
-        "TTFT", time_in(mean["ttft"], "ms"), "100 %", "", time_in(at_p99["ttft"], "ms"), "100 %", "", style="bold"
-    )
+    totals = [cell for entry in (mean, at_p99) for cell in (f"{entry['ttft']:,.3f}", "100 %", "")]
+    table.add_row("TTFT", *totals, style="bold")
     return table
 
 
@@ -44,7 +46,7 @@ def part_bar(begin: float, length: float, total: float, width: int, *, ascii_onl
     block, tick = ("#", "|") if ascii_only else ("\u2588", "\u258f")
     if total <= 0 or length <= 0:
         return ""
-    first, last = round(begin / total * width), round((begin + length) / total * width)
+    first, last = (min(max(round(at / total * width), 0), width) for at in (begin, begin + length))
     first = min(first, width - 1)
     return " " * first + (block * (last - first) if last > first else tick)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from harness.common.collector import Int64Array
 from harness.records import RunRecord
 
 
 def write_outputs(
-    path: Path, runs: Iterable[RunRecord], outputs: Mapping[int, Sequence[int]], texts: Mapping[int, str] | None
+    path: Path, runs: Iterable[RunRecord], outputs: Mapping[int, Int64Array], texts: Mapping[int, str] | None
 ) -> None:
     """One line a request: run, request, token_ids, text (null: not decoded). Both maps go by collector row.
 
@@ -22,6 +23,7 @@ def write_outputs(
                 continue
             for i in range(run.rows):
                 row = run.first_row + i
+                token_ids = outputs[row].tolist() if row in outputs else []
                 text = None if texts is None else texts.get(row)
-                line = {"run": run.index, "request": i, "token_ids": list(outputs.get(row, ())), "text": text}
+                line = {"run": run.index, "request": i, "token_ids": token_ids, "text": text}
                 file.write(json.dumps(line) + "\n")

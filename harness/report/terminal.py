@@ -22,6 +22,16 @@ _STDERR_LINES = 10
 
 def render_terminal(summary: Mapping[str, Any], console: Console, folder: Path | None = None) -> None:
     """Print the summary. folder: where the report is now, if not where it was written."""
+    if console.is_terminal:
+        _render(summary, console, folder)
+        return
+    with console.capture() as capture:
+        _render(summary, console, folder)
+    for line in capture.get().splitlines():  # a file wants no padding to the screen's edge
+        console.out(line.rstrip(), highlight=False)
+
+
+def _render(summary: Mapping[str, Any], console: Console, folder: Path | None) -> None:
     width = min(console.width, _MAX_WIDTH)
     ascii_only = console.options.ascii_only
     measured = [run for run in summary["runs"] if not run["warmup"]]
