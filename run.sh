@@ -32,7 +32,6 @@ lock=$root/requirements.lock
 stamp=$venv/isorate-stamp # written last: the interpreter and the whole lock file that .venv was made from
 ours=$venv/isorate-made   # present: run.sh made this folder and may delete it
 log=$venv/isorate-setup.log
-ticker='' # process that reports progress while pip works
 holds_lock_dir=''
 
 read_file() { # read_file VARIABLE FILE: without starting a process
@@ -122,11 +121,12 @@ failed() {
     exit 1
 }
 
-# While pip works: a line every 15 s, so that a download of gigabytes does not look like a hang.
+# While pip works: a line every 15 s, so that a download of gigabytes does not look like a hang. Reads a pipe that only
+# run.sh holds open, and so ends with it, however that ends.
 tick() {
-    local seconds=0 last
-    # sleep must not keep the caller's stdout and stderr open when it outlives us by some seconds
-    while sleep 15 >/dev/null 2>&1 && kill -0 "$$" 2>/dev/null; do
+    exec 9>&-
+    local seconds=0 last code
+    while code=0 && { read -r -t 15 || code=$?; } && [[ $code -gt 128 ]]; do
         seconds=$((seconds + 15))
         last=$(grep -E '^ *(Collecting|Downloading|Processing|Installing)' "$log" 2>/dev/null | tail -n 1) || true
         say "... $seconds s: ${last:0:90}"
@@ -135,7 +135,7 @@ tick() {
 
 end_setup() {
     local code=$?
-    [[ -z $ticker ]] || kill "$ticker" 2>/dev/null || true
+    exec 8>&-
     unlock
     if [[ $code -ge 128 ]]; then say "set-up interrupted; the next start does it again"; fi
 }
@@ -180,14 +180,14 @@ set_up() {
         "(once; log: $log)"
     make_venv "$base"
     say "installing $(grep -c '^[A-Za-z]' "$lock" || true) packages from requirements.lock"
-    tick 9>&- &
-    ticker=$!
+    exec 8> >(tick)
+    local ticker=$!
     # A user's own pip settings that would install elsewhere must not apply here; indexes and caches do.
     env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_REQUIRE_VIRTUALENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-        "$python" -I -m pip install --no-input --progress-bar off -r "$lock" >>"$log" 2>&1 </dev/null ||
+        "$python" -I -m pip install --no-input --progress-bar off -r "$lock" >>"$log" 2>&1 </dev/null 8>&- ||
         failed "installing the packages"
-    kill "$ticker" 2>/dev/null || true
-    ticker=''
+    exec 8>&-
+    wait "$ticker" || true
     # Relative to site-packages, so that a moved or copied checkout finds its own sources and not the old ones.
     "$python" -I - <<'PY' || failed "linking the sources into .venv"
 import os, sysconfig
