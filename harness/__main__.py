@@ -74,10 +74,8 @@ def _dispatch(words: list[str]) -> int:
 def _run(flags: list[str], words: list[str]) -> int:
     parsed = run_parser(_program()).parse_all(flags)
     from harness.config import RunConfig
-    from harness.preflight import check_machine
 
     config = RunConfig(**vars(parsed))
-    check_machine(config)
     from harness.supervisor import run_session
 
     return run_session(config, [*_invocation(), *words])

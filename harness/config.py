@@ -69,12 +69,17 @@ def _cores(value: object) -> object:
     return tuple(sorted(set(value))) if isinstance(value, Iterable) else value
 
 
-def _text(value: object) -> object:
-    if isinstance(value, str | Path):
-        if not os.fspath(value) or "\0" in os.fspath(value):
-            raise ValueError("must not be empty or hold a NUL character")
-        _utf8(os.fspath(value))
-    return value
+def _path(value: object) -> object:
+    if not isinstance(value, str | Path):
+        return value
+    text = os.fspath(value)
+    if not text or "\0" in text:
+        raise ValueError("must not be empty or hold a NUL character")
+    _utf8(text)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~name of a user that does not exist
+        raise ValueError(f"starts with a home folder that is not known: {text!r}") from None
 
 
 def _utf8(value: object) -> object:
@@ -87,7 +92,7 @@ def _utf8(value: object) -> object:
 
 
 _MAX_REPEATS = 10_000_000
-FilePath = Annotated[Path, BeforeValidator(_text)]
+FilePath = Annotated[Path, BeforeValidator(_path)]
 Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
 Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=_MAX_REPEATS)], ...], BeforeValidator(_repeats)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]

@@ -84,7 +84,7 @@ def load_plan(path: Path) -> LoadPlan:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # zipfile, zlib and the header parser raise whatever a damaged file leads them to
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = getattr(error, "strerror", None) or f"not a plan file, or damaged ({type(error).__name__})"
         raise ConfigError(f"{path}: cannot read the plan: {reason}") from error
     dtypes = {"offsets_ns": np.int64, "max_new_tokens": np.int32, "prompt_ids": np.int32, "prompt_starts": np.int64,
               "texts": np.uint8, "text_starts": np.int64}  # fmt: skip
