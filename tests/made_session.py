@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.common.collector import RUN_T0_CELL, Collector, CollectorShape
 from harness.common.plan_file import LoadPlan
-from harness.common.stamps import STEP_COLUMNS, EndReason, FinishReason, SendResult, Status
+from harness.common.stamps import STAMPS, STEP_COLUMNS, EndReason, FinishReason, SendResult, Status
 from harness.report.session_info import SessionInfo
 
 T0 = 1_000_000_000_000
@@ -30,6 +30,7 @@ PARTS = {
     "delivery": 100_000,
 }
 TTFT = sum(PARTS.values())
+STAMPS_AFTER_SEND = STAMPS[1:]
 SEND_CALL = 9_000
 TOKEN_GAP = 2_000_000
 FINISH = 150_000  # last token to its delivery
