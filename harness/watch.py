@@ -51,8 +51,8 @@ class Watch:
         outstanding = (counters.sent - self.base.sent) - (counters.received_terminal - self.base.received_terminal)
         if self.sent_at and outstanding <= 0:
             return EndReason.DONE
-        signature = (counters.steps, counters.ingress, counters.terminal, counters.receiver_messages,
-                     counters.wire_messages, counters.turned_away)  # fmt: skip
+        # Arrivals are no progress: a hung engine still takes messages in.
+        signature = (counters.steps, counters.terminal, counters.receiver_messages)
         if signature != self._engine_seen or outstanding <= 0:
             self._engine_seen, self._engine_since = signature, now
         if counters.handled != self._handled_seen:
