@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
 from pathlib import Path
 
-from harness.common.errors import ConfigError, IsorateError
+from harness.common.errors import ConfigError, IsorateError, RunError
 from harness.options import Parser, add_help, nearest, run_parser
 
 EXIT_FAILED = 1
@@ -35,10 +36,14 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _give_up_stdout()
         return EXIT_FAILED
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _give_up_stdout()
+        return _fail(RunError(f"cannot write: {error.strerror}"), EXIT_FAILED)
 
 
 def _fail(error: IsorateError, code: int) -> int:
@@ -46,6 +51,11 @@ def _fail(error: IsorateError, code: int) -> int:
     if sys.stderr is not None:
         print(f"isorate: {line}", file=sys.stderr)
     return code
+
+
+def _give_up_stdout() -> None:
+    """Else Python complains once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _dispatch(words: list[str]) -> int:

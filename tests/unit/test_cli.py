@@ -273,11 +273,19 @@ def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
     os.close(read_end)
     try:
         done = subprocess.run(
-            cli_command(["run", "--help"]), stdout=write_end, stderr=subprocess.PIPE, env=child_env(), check=False
+            cli_command(["--help"]), stdout=write_end, stderr=subprocess.PIPE, env=child_env(), check=False
         )
     finally:
         os.close(write_end)
     assert done.stderr == b""
+
+
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            cli_command(["--help"]), stdout=full, stderr=subprocess.PIPE, text=True, env=child_env(), check=False
+        )
+    assert done.returncode == 1 and done.stderr == "isorate: cannot write: No space left on device\n"
 
 
 # Result folders

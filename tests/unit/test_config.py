@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from engine_proc.models import source
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
+from harness.config import BUILTIN_MODELS, RunConfig
 from harness.config_errors import flag_of
 from harness.options import GROUPS
 
@@ -210,6 +211,10 @@ def test_null_flags_need_the_null_engine(engine: str, field: str, value: Any) ->
 
 def test_an_engine_of_ones_own_is_a_module_and_a_factory() -> None:
     assert RunConfig(engine="my.module:make").engine == "my.module:make"
+
+
+def test_the_models_without_a_download_are_those_that_the_engine_has() -> None:
+    assert tuple(f"{source.BUILTIN_PREFIX}{name}" for name in source.BUILTIN_MODELS) == BUILTIN_MODELS
 
 
 @pytest.mark.parametrize("model", ["gpt2", "openai-community/gpt2"])
