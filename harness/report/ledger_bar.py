@@ -47,8 +47,7 @@ def part_bar(begin: float, length: float, total: float, width: int, *, ascii_onl
     if total <= 0 or length <= 0:
         return ""
     first, last = (min(max(round(at / total * width), 0), width) for at in (begin, begin + length))
-    first = min(first, width - 1)
-    return " " * first + (block * (last - first) if last > first else tick)
+    return " " * first + block * (last - first) if last > first else " " * min(first, width - 1) + tick
 
 
 def _share(value: float, total: float) -> str:
