@@ -47,7 +47,7 @@ def host_lines(summary: Mapping[str, Any]) -> Lines:
         yield "Pacer", _joined(pacer.get("name"), wait, spin)
     calibration = pacer.get("calibration") or pacer.get("sleep_overshoot_ns")
     if calibration:
-        yield "Calibration", f"a sleep ends late by {described(calibration)}"
+        yield "Calibration", f"overshoot {described(_without_margin(calibration))}"
     wire = summary["host"]["wire"]
     yield "Wire thread", "compiled" if wire != "python" else "python: transit includes the ingress wait"
 
@@ -56,7 +56,9 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     """How much was sent, what became of it, and at which rate."""
     counts, tokens, plan = run["counts"], run["tokens"], summary["plan"]
     yield "Requests", f"{number(counts['planned'])} planned, {number(counts['sent'])} sent"
-    yield "Status", ", ".join(f"{number(counts[status.word])} {status.word}" for status in Status if status)
+    said = [f"{number(counts[status.word])} {status.word}" for status in Status if status]
+    yield "Status", ", ".join(said[:4]) + ","  # in two lines, so that no number is parted from its word
+    yield "", ", ".join(said[4:])
     whole = plan.get("prompt_tokens")
     differs = whole is not None and whole != tokens["prompt"]
     yield "Prompt tokens", number(tokens["prompt"]) + (f" completed, {number(whole)} in the plan" if differs else "")
@@ -84,6 +86,13 @@ def _interval(plan: Mapping[str, Any]) -> str:
     if not rate:
         return f"0 ms, {schedule} (burst)" if schedule != "burst" else "0 ms, burst"
     return f"{time_words(1e3 / rate)}, {schedule} ({rate_words(rate, '/s')})"
+
+
+def _without_margin(calibration: Any) -> Any:
+    """The margin that follows from a calibration stands in the pacer's line already."""
+    if not isinstance(calibration, Mapping):
+        return calibration
+    return {name: value for name, value in calibration.items() if name != "margin_ns"}
 
 
 def _workers(workers: Any, pretok: bool) -> str:

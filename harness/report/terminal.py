@@ -71,9 +71,11 @@ def _verdict(summary: Mapping[str, Any], console: Console, width: int, ascii_onl
         grade = Text(check["status"], style=_STYLES.get(check["status"], "dim"))
         table.add_row(grade, check["name"], number(check["value"]), number(check["threshold"]), check["unit"])
     console.print(table, width=width)
-    for check in verdict["checks"]:
-        if check["status"] in ("WARN", "INVALID"):
-            _print_hanging(console, check, width, ascii_only)
+    failed = [check for check in verdict["checks"] if check["status"] in ("WARN", "INVALID")]
+    if failed:
+        console.print()
+    for check in failed:
+        _print_hanging(console, check, width, ascii_only)
     console.print()
 
 

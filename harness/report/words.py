@@ -26,14 +26,14 @@ def time_unit(summary: Mapping[str, Any]) -> str:
 
 
 def time_in(value_ms: float | None, unit: str) -> str:
-    """A time given in ms, as a number in `unit`."""
+    """A time given in ms, as a number in `unit`: to 10 us in ms, to 0.1 us in us, finer where it is small."""
     if value_ms is None:
         return "-"
     value = value_ms * 1e3 if unit == "us" else value_ms
     size = abs(value)
     if size >= 10_000:
         return f"{value:,.0f}"
-    if size >= 100:
+    if size >= (100 if unit == "us" else 1000):
         return f"{value:,.1f}"
     if 0 < size < 0.1:
         return f"{value:.3f}"
@@ -56,12 +56,14 @@ def rate_words(value: float | None, unit: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A check's value or limit: whole numbers as such, else three significant places or more."""
+    """A check's value or limit: whole numbers as such, else to three places, one from 10 on."""
     if value is None:
         return "-"
     if float(value).is_integer():
         return f"{int(value):,}"
-    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    if abs(value) < 0.001:
+        return "<0.001"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
 def switch(value: Any) -> str:

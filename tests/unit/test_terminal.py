@@ -169,7 +169,7 @@ def test_a_part_too_short_for_a_cell_is_a_tick_and_none_is_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("milliseconds", "words"),
-    [(0.00004, "0.040 us"), (0.25, "250.0 us"), (1.0, "1.00 ms"), (868.08, "868.1 ms"), (12345.6, "12,346 ms"),
+    [(0.00004, "0.040 us"), (0.25, "250.0 us"), (1.0, "1.00 ms"), (868.08, "868.08 ms"), (12345.6, "12,346 ms"),
      (0.0, "0.00 ms"), (None, "not measured")],
 )  # fmt: skip
 def test_times_read_in_the_unit_that_fits(milliseconds: float | None, words: str) -> None:
