@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import zmq
 
 from harness.common.clock import monotonic_ns
@@ -43,6 +44,20 @@ class WireCounters(NamedTuple):
     ring_waits: int
     bad_frames: int
     errno: int
+
+
+class RingSize(NamedTuple):
+    """Room between the wire thread and its consumer: messages (a power of two), bytes (two largest frames or more)."""
+
+    slots: int
+    nbytes: int
+
+
+def ring_for(expected_frames: int, max_frame_bytes: int) -> RingSize:
+    """Room for all `expected_frames` of a session, within bounds; never below the two frames that a wrap needs."""
+    slots = 1 << max(10, (min(expected_frames, MAX_RING_SLOTS) - 1).bit_length())
+    nbytes = min(MAX_RING_BYTES, max(1 << 20, slots * max_frame_bytes))
+    return RingSize(slots, max(nbytes, max_frame_bytes) + max_frame_bytes)
 
 
 ENGINE_COUNTERS = WireCounters(*(CONTROL_WORDS[f"wire_{name}"] for name in WireCounters._fields))
@@ -120,14 +135,14 @@ class CompiledWire(_WireThread):
         control: Int64Array,
         counters: WireCounters,
         max_frame_bytes: int,
-        expected_frames: int,
+        ring: RingSize,
+        receive: Any,
     ) -> None:
+        """receive: what `compile_receive` returned."""
         super().__init__(make_socket, name)
         self._max_frame = max_frame_bytes
-        slots = 1 << max(10, (min(expected_frames, MAX_RING_SLOTS) - 1).bit_length())
-        nbytes = min(MAX_RING_BYTES, max(1 << 20, slots * max_frame_bytes)) + max_frame_bytes
-        self._slots = np.zeros((slots, _SLOT), dtype=np.int64)
-        self._data = np.empty(nbytes, dtype=np.uint8)
+        self._slots = np.zeros((ring.slots, _SLOT), dtype=np.int64)
+        self._data = np.empty(ring.nbytes, dtype=np.uint8)
         self._data.fill(0)  # touched now: a page fault while receiving would be counted as transit
         self._words = np.zeros(16, dtype=np.int64)
         self._words[_PARKED] = _NOBODY_PARKED
@@ -137,8 +152,8 @@ class CompiledWire(_WireThread):
         self._data_view = memoryview(self._data)
         self._word_view = memoryview(self._words).cast("B").cast("q")
         self._tail = 0
-        self._mask = slots - 1
-        self._receive = self._compiled_receive()
+        self._mask = ring.slots - 1
+        self._receive = receive
 
     def pop(self) -> Arrival | None:
         """The next message, or None."""
@@ -165,21 +180,10 @@ class CompiledWire(_WireThread):
         return self._word_view[_DONE] == 1 and self._word_view[_HEAD] == self._tail
 
     def _loop(self, socket: zmq.Socket[bytes]) -> None:
-        self._call(self._receive, int(socket.underlying), self._words, self._control, self.fd)
-
-    def _call(self, receive: Any, socket: int, words: Int64Array, control: Int64Array, eventfd: int) -> None:
-        scratch = np.array([0, 0, 1, 0, 8, 0, 50_000], dtype=np.int64)
-        counters = np.array(self._counters, dtype=np.int64)
-        receive(socket, self._slots, self._data, words, control, counters, self._max_frame, eventfd, scratch)
-
-    def _compiled_receive(self) -> Any:
-        """Compile now, by a call that finds the stop word set: 0.4 s that must not fall into a run."""
-        receive = compile_receive()
-        stopped = np.zeros_like(self._control)
-        stopped[CONTROL_WORDS["stop"]] = 1
-        self._call(receive, 0, np.zeros_like(self._words), stopped, -1)
-        receive.disable_compile()
-        return receive
+        _call(
+            self._receive, int(socket.underlying), self._slots, self._data, self._words, self._control,
+            self._counters, self._max_frame, self.fd,
+        )  # fmt: skip
 
 
 class PlainWire(_WireThread):
@@ -208,8 +212,8 @@ class PlainWire(_WireThread):
         return self._arrivals.popleft() if self._arrivals else None
 
     def arm(self) -> None:
-        """Declare the consumer parked for the next message."""
-        self._parked = True
+        """Declare the consumer parked for the next message, unless one has come since it looked."""
+        self._parked = not self._arrivals
 
     def ended(self) -> bool:
         """Whether the loop is over and nothing is left to pop."""
@@ -249,12 +253,41 @@ def make_wire(
 ) -> Wire:
     """A wire of `kind` "compiled" or "python". Raises NogilUnavailableError for a compiled one that cannot be built."""
     if kind == "compiled":
-        return CompiledWire(make_socket, name, control, counters, max_frame_bytes, expected_frames)
+        ring = ring_for(expected_frames, max_frame_bytes)
+        return CompiledWire(make_socket, name, control, counters, max_frame_bytes, ring, compile_receive())
     return PlainWire(make_socket, name, control, counters, max_frame_bytes)
 
 
 def compile_receive() -> Any:
-    """The receive loop, compiled for this process. Raises NogilUnavailableError."""
+    """The receive loop, compiled by a call that finds the stop word set: 0.4 s that must not fall into a run.
+
+    Raises NogilUnavailableError.
+    """
+    receive = _build_receive()
+    stopped = np.zeros(max(CONTROL_WORDS.values()) + 1, dtype=np.int64)
+    stopped[CONTROL_WORDS["stop"]] = 1
+    slots, words = np.zeros((1, _SLOT), dtype=np.int64), np.zeros(16, dtype=np.int64)
+    _call(receive, 0, slots, np.zeros(2, dtype=np.uint8), words, stopped, ENGINE_COUNTERS, 1, -1)
+    receive.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
+    return receive
+
+
+def _call(
+    receive: Any,
+    socket: int,
+    slots: Int64Array,
+    data: npt.NDArray[np.uint8],
+    words: Int64Array,
+    control: Int64Array,
+    counters: WireCounters,
+    max_frame: int,
+    eventfd: int,
+) -> None:
+    scratch = np.array([0, 0, 1, 0, 8, 0, 50_000], dtype=np.int64)
+    receive(socket, slots, data, words, control, np.array(counters, dtype=np.int64), max_frame, eventfd, scratch)
+
+
+def _build_receive() -> Any:
     symbols, njit = load_symbols(), load_numba()
     fence = memory_fence()
     zmq_recv, zmq_errno, zmq_getsockopt = symbols.zmq_recv, symbols.zmq_errno, symbols.zmq_getsockopt
