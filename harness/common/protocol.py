@@ -8,17 +8,21 @@ payload is UTF-8 bytes (TEXT) or little-endian int32 token ids (TOKENS). A resul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import msgpack
 
 from harness.common.errors import FrameError
+from harness.common.stamps import FinishReason, Status
 
 VERSION = 1
 TEXT, TOKENS, RESULTS, COMPLAINT = 1, 2, 3, 4
 #: Upper bound of a request frame's bytes beyond its payload: array header and nine scalars of at most 9 bytes.
 REQUEST_OVERHEAD_BYTES = 96
 TOKEN_ID_BYTES = 4
+_MAX_TOKENS = 2**31 - 1
+_STATUSES, _FINISHES = frozenset(map(int, Status)), frozenset(map(int, FinishReason))
 
 
 class Sampling(NamedTuple):
@@ -60,15 +64,19 @@ def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame:
     """Decode a request frame. Raises FrameError for anything that is not one, or whose row is not in 0..num_rows-1."""
     fields = _fields(frame, 10)
     kind, row, max_new, temperature, top_k, top_p, seed, stop_on_eos, payload = fields[1:]
-    if kind not in (TEXT, TOKENS) or type(row) is not int or type(max_new) is not int or type(payload) is not bytes:
+    if type(kind) is not int or type(row) is not int or type(max_new) is not int or type(payload) is not bytes:
         raise FrameError("request frame with a field of the wrong type")
+    if kind not in (TEXT, TOKENS):
+        raise FrameError(f"request frame of unknown kind {kind}")
     if not 0 <= row < num_rows:
         raise FrameError(f"request frame for row {row}, which does not exist")
     if type(temperature) is not float or type(top_p) is not float or type(top_k) is not int or type(seed) is not int:
         raise FrameError("request frame with a sampling field of the wrong type")
-    if not (temperature >= 0.0 and top_k >= 0 and 0.0 < top_p <= 1.0):
+    if type(stop_on_eos) is not bool:
+        raise FrameError("request frame with a sampling field of the wrong type")
+    if not (0.0 <= temperature < inf and top_k >= 0 and 0.0 < top_p <= 1.0):
         raise FrameError("request frame with a sampling field out of range")
-    return RequestFrame(kind, row, max_new, Sampling(temperature, top_k, top_p, seed, bool(stop_on_eos)), payload)
+    return RequestFrame(kind, row, max_new, Sampling(temperature, top_k, top_p, seed, stop_on_eos), payload)
 
 
 def pack_results(events: Sequence[ResultEvent]) -> bytes:
@@ -93,6 +101,8 @@ class Complaint(NamedTuple):
 def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent] | Complaint:
     """Decode what the engine sent. Raises FrameError for junk."""
     fields = _fields(frame, None)
+    if type(fields[1]) is not int:
+        raise FrameError("result frame of unknown kind")
     if fields[1] == COMPLAINT and len(fields) == 4 and type(fields[2]) is int and type(fields[3]) is str:
         return Complaint(fields[2], fields[3])
     if fields[1] != RESULTS or len(fields) != 3 or type(fields[2]) is not list:
@@ -103,7 +113,10 @@ def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent
             raise FrameError("result event with a field of the wrong type")
         if not 0 <= item[0] < num_rows:
             raise FrameError(f"result for row {item[0]}, which does not exist")
-        events.append(ResultEvent(*item))
+        event = ResultEvent(*item)
+        if not (0 <= event.tokens <= _MAX_TOKENS and event.status in _STATUSES and event.finish_reason in _FINISHES):
+            raise FrameError("result event with a value out of range")
+        events.append(event)
     return events
 
 
@@ -114,6 +127,6 @@ def _fields(frame: bytes | memoryview, count: int | None) -> list[Any]:
         raise FrameError(f"not msgpack: {type(error).__name__}") from error
     if type(fields) is not list or len(fields) < 2 or (count is not None and len(fields) != count):
         raise FrameError("frame is not an array of the expected length")
-    if fields[0] != VERSION:
+    if type(fields[0]) is not int or fields[0] != VERSION:
         raise FrameError(f"frame of version {fields[0]!r}, this side speaks {VERSION}")
     return fields
