@@ -67,10 +67,12 @@ class ControlChannel:
             kind, body = msgpack.unpackb(self._exactly(length), raw=False, strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProtocolError("control message that is not [kind, fields]") from error
+        if type(kind) is not str or type(body) is not dict:
+            raise ProtocolError("control message that is not [kind, fields]")
         return ControlMessage(kind, body)
 
     def expect(self, kind: str, timeout_s: float) -> ControlMessage:
-        """The next message, which must be of `kind`; DEAD raises what the child said. Raises ProtocolError."""
+        """The next message, which must be of `kind`. Raises ProtocolError for another or for none in time."""
         deadline = time.monotonic() + timeout_s
         message = self.receive(max(deadline - time.monotonic(), 0))
         if message is None:
