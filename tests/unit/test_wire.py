@@ -61,7 +61,6 @@ class Rig:
         self._endpoint = endpoint(folder, "data")
         self._context = make_context()
         self._wires: list[Wire] = []
-        self.push = push_socket(self._context, self._endpoint)
 
     def start(self, kind: str, ring: RingSize = ROOMY) -> Wire:
         wire: Wire
@@ -71,6 +70,7 @@ class Rig:
             wire = PlainWire(self._bind, NAME, self.control, ENGINE_COUNTERS, MAX_FRAME)
         self._wires.append(wire)
         wire.start()
+        self.push = push_socket(self._context, self._endpoint)  # after the bind: a refused connect is retried at 100 ms
         assert wait_until_connected(self.push, 5)
         return wire
 
@@ -93,8 +93,7 @@ class Rig:
         self.stop()
         for wire in self._wires:
             wire.join()
-        self.push.close(linger=0)
-        self._context.term()
+        self._context.destroy(linger=0)
 
 
 @pytest.fixture
