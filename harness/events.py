@@ -72,6 +72,15 @@ class Events:
             messages.extend((child, message) for message in self._messages(child))
         return messages, {key.fd for key, _ in ready}
 
+    def send(self, child: Child, kind: str, **body: Any) -> None:
+        """Send a message; to a child that is gone, raise what it said before it went."""
+        try:
+            child.channel.send(kind, **body)
+        except PeerGoneError:
+            for _ in self._messages(child):
+                continue
+            raise DeadChildError(child, child.exit_word()) from None
+
     def expect(self, child: Child, kind: str, timeout_s: float) -> dict[str, Any]:
         """Wait for one message of `kind` from `child`. Raises as `wait`, and ProtocolError for another or for none."""
         deadline = time.monotonic() + timeout_s

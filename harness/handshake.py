@@ -21,7 +21,7 @@ def check_clock(child: Child, events: Events, clock: Clock) -> dict[str, Any]:
     shortest = None
     for _ in range(PINGS):
         sent = clock()
-        child.channel.send(words.PING)
+        events.send(child, words.PING)
         stamp = events.expect(child, words.PONG, timeout_s=30)["stamp"]
         received = clock()
         if not sent <= stamp <= received:

@@ -40,7 +40,7 @@ def read_counters(session: Session) -> Counters:
 
 def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress, clock: Clock) -> EndReason:
     """Run one span to its end. Raises DeadChildError and InterruptedRunError; rows are closed by the caller."""
-    session.submitter.channel.send(words.ARM, first_row=span.first_row, rows=span.rows)
+    session.events.send(session.submitter, words.ARM, first_row=span.first_row, rows=span.rows)
     session.events.expect(session.submitter, words.ARMED, ARM_TIMEOUT_S)
     drain_s = session.config.drain_timeout_s
     watch = Watch(
@@ -53,7 +53,7 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
     session.collector.set_word("current_run", span.index)
     t0 = clock() + T0_AHEAD_NS
     session.collector.control[RUN_T0_CELL + span.index] = t0
-    session.submitter.channel.send(words.START, t0_ns=t0)
+    session.events.send(session.submitter, words.START, t0_ns=t0)
     return _take_results(session, span, watch, progress, clock)
 
 

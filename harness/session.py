@@ -109,7 +109,7 @@ def configure(config: RunConfig, placement: Placement, events: Events, engine: C
     while waiting:
         for child, message in events.wait(1.0)[0]:
             if message.kind == words.HELLO:
-                child.channel.send(words.CONFIGURE, **waiting.pop(child.name).to_body())
+                events.send(child, words.CONFIGURE, **waiting.pop(child.name).to_body())
 
 
 def fix_plan(config: RunConfig, raw: LoadPlan | None, events: Events, engine: Child) -> LoadPlan:
@@ -120,7 +120,7 @@ def fix_plan(config: RunConfig, raw: LoadPlan | None, events: Events, engine: Ch
     assert plan.texts is not None
     texts = [plan.payload(i).decode() for i in range(plan.num_requests)]
     distinct = list(dict.fromkeys(texts))
-    engine.channel.send(words.TOKENIZE, texts=distinct)
+    events.send(engine, words.TOKENIZE, texts=distinct)
     body = events.expect(engine, words.TOKENIZED, config.start_timeout_s)
     flat = np.frombuffer(body["ids"], dtype="<i4")
     starts = np.frombuffer(body["starts"], dtype="<i8")
@@ -194,7 +194,7 @@ def open_session(
     )
     facts: dict[str, Any] = {"clocks": {"harness": clock_report()}}
     for child in (engine, submitter):
-        child.channel.send(words.PREPARE, **prepared.to_body())
+        events.send(child, words.PREPARE, **prepared.to_body())
         ready = events.expect(child, words.READY, config.start_timeout_s)
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
         facts.update(ready)
@@ -206,7 +206,7 @@ def open_session(
         "note": placement.note,
     }
     facts["receiver_wire"] = "compiled" if wire.compiled else "python"
-    engine.channel.send(words.START)
+    events.send(engine, words.START)
     receiver = Receiver(wire, collector)
     return Session(
         config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts

@@ -151,7 +151,7 @@ class Supervisor:
 
         outputs = {row: [int(token) for token in ids] for row, ids in read_outputs(self.collector).items()}
         self._set_stop()
-        self.session.engine.channel.send(words.DETOKENIZE, rows=list(outputs.values()))
+        self.events.send(self.session.engine, words.DETOKENIZE, rows=list(outputs.values()))
         body = self.events.expect(self.session.engine, words.DETOKENIZED, self.config.start_timeout_s)
         return dict(zip(outputs, body["texts"], strict=True))
 
@@ -192,10 +192,10 @@ class Supervisor:
         outcome = finish_session(
             self.collector, self.session.plan, self._info(), self.workspace.staging, self.workspace.final, texts
         )
-        self._print(outcome)
         self.session = None  # drops its views of the collector
         self.collector.close()
-        self.workspace.collector.unlink(missing_ok=True)
+        self.workspace.collector.unlink(missing_ok=True)  # the report is safe; now it may be printed, or fail to be
+        self._print(outcome)
         return self._exit_code(outcome)
 
     def _conclude_nothing(self) -> int:

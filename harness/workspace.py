@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -32,6 +34,7 @@ class Workspace:
     final: Path
     sockets: Path
     collector: Path
+    made: tuple[Path, ...] = ()  # parents of `staging` that this session made, innermost first
 
     def remove_sockets(self) -> None:
         shutil.rmtree(self.sockets, ignore_errors=True)
@@ -41,6 +44,13 @@ class Workspace:
         self.remove_sockets()
         self.collector.unlink(missing_ok=True)
         shutil.rmtree(self.staging, ignore_errors=True)
+        _remove_empty(self.made)
+
+
+def _remove_empty(folders: tuple[Path, ...]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+            folder.rmdir()
 
 
 def new_run_id() -> str:
@@ -57,18 +67,20 @@ def open_workspace(out: Path | None, collector_dir: Path) -> Workspace:
     if not collector_dir.is_dir():
         raise ConfigError(f"--collector-dir {collector_dir}: is not a folder")
     staging = final.parent / f".{final.name}.{run_id}{_PARTIAL}"
+    made = tuple(parent for parent in staging.parents if not parent.exists())
     try:
         staging.mkdir(parents=True, mode=0o755)
     except OSError as error:
+        _remove_empty(made)
         raise ConfigError(f"cannot make the result folder {final}: {error.strerror}") from error
     try:
         sockets = make_socket_folder()
     except ConfigError:
-        staging.rmdir()
+        _remove_empty((staging, *made))
         raise
     for folder in (staging, sockets):
         (folder / _OWNER_FILE).write_text(f"{os.getpid()} {start_ticks(os.getpid())}\n")
-    return Workspace(run_id, staging, final, sockets, collector_dir.absolute() / f"{_PREFIX}{run_id}{_SUFFIX}")
+    return Workspace(run_id, staging, final, sockets, collector_dir.absolute() / f"{_PREFIX}{run_id}{_SUFFIX}", made)
 
 
 def drop_owner(staging: Path) -> None:
@@ -110,7 +122,7 @@ def _save_collector(path: Path) -> str:
     if header.uid != os.getuid() or is_alive(header.owner_pid, header.owner_start):
         return ""
     staging = Path(header.meta["staging"])
-    if not _any_run_started(path):
+    if not _any_run_started(path) or _is_reported(Path(header.meta["final"]), header.meta["run_id"]):
         path.unlink()
         return ""
     staging.mkdir(parents=True, exist_ok=True)
@@ -128,6 +140,14 @@ def _save_collector(path: Path) -> str:
     except (IsorateError, OSError) as error:
         return f"saved the collector of a dead run in {final}; its report could not be rebuilt: {error}"
     return f"recovered the dead run {header.meta['run_id']}: {final}"
+
+
+def _is_reported(final: Path, run_id: str) -> bool:
+    """The harness died after its report was whole and before it removed the collector."""
+    try:
+        return bool(json.loads((final / "summary.json").read_text())["run_id"] == run_id)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _is_young(path: Path) -> bool:
