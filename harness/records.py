@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.collector import CONTROL_WORDS, RUN_T0_CELL, Collector, Int64Array
+from harness.common.errors import CollectorError
 from harness.common.plan_file import LoadPlan
 from harness.common.stamps import (
     ENGINE_COLUMNS,
@@ -97,8 +98,11 @@ class _TokenLog:
 
 
 def read_session(collector: Collector, plan: LoadPlan) -> SessionRecords:
-    """Copy what a collector holds into records. A run whose t0 was never set is listed, not measured."""
-    end_reason = EndReason(collector.word("end_reason"))
+    """Copy what a collector holds into records. A run whose t0 was never set is listed, not measured.
+
+    Raises CollectorError where the session's end is not one that there is.
+    """
+    end_reason = _end_reason(collector)
     steps = _read_steps(collector)
     log = _read_token_log(collector, steps)
     runs, not_started = [], []
@@ -121,6 +125,13 @@ def read_outputs(collector: Collector) -> dict[int, Int64Array]:
     starts = np.flatnonzero(np.diff(log.rows, prepend=-1))
     pieces = np.split(log.ids, starts[1:])
     return {int(log.rows[start]): piece for start, piece in zip(starts, pieces, strict=True)}
+
+
+def _end_reason(collector: Collector) -> EndReason:
+    word = collector.word("end_reason")
+    if word not in set(EndReason):
+        raise CollectorError(f"{collector.path} is damaged: its session ended for reason {word}, which does not exist")
+    return EndReason(word)
 
 
 def _read_run(

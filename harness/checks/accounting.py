@@ -8,7 +8,7 @@ from harness.checks.check import Bound, Check, CheckContext, Reading
 
 
 def _requests(count: int, what: str) -> str:
-    return f"{count} request{' was' if count == 1 else 's were'} {what}"
+    return f"{count:,} request{' was' if count == 1 else 's were'} {what}"
 
 
 def _lost(context: CheckContext) -> Reading:
@@ -65,7 +65,6 @@ MISSING = Check(
     advice="The figures are of the requests that completed, which flatters: read the status counts and the error "
     "column of requests.csv, or allow more time with --drain-timeout.",
     measure=_missing,
-    bound=Bound.ENGINE,
     per_run=False,
 )
 TOKEN_COUNT = Check(

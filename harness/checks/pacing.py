@@ -23,7 +23,8 @@ def _submit_lag(context: CheckContext) -> Reading:
     if lag is None:
         return Reading(None, "no request was sent")
     limit = max(_FLOOR_US, _SHARE_OF_TTFT * (ttft or 0.0) / 1e3)
-    return Reading(lag, f"the submit lag is {lag:.1f} us at p99 where {limit:.0f} us are allowed", invalid_above=limit)
+    words = f"the submit lag is {lag:,.1f} us at p99 where {limit:,.0f} us are allowed"
+    return Reading(lag, words, invalid_above=limit)
 
 
 def _lag_of_gap(context: CheckContext) -> Reading:
@@ -31,7 +32,7 @@ def _lag_of_gap(context: CheckContext) -> Reading:
     gap = float(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1) / 1e3 if len(offsets) else 0.0
     if lag is None or gap == 0.0:
         return Reading(None, "the plan has no gaps between requests" if gap == 0.0 else "no request was sent")
-    return Reading(lag, f"the submit lag is {lag:.1f} us at p99, the mean gap is {gap:.1f} us", warn_above=gap)
+    return Reading(lag, f"the submit lag is {lag:,.1f} us at p99, the mean gap is {gap:,.1f} us", warn_above=gap)
 
 
 def _rate_error(context: CheckContext) -> Reading:
@@ -46,7 +47,7 @@ def _rate_error(context: CheckContext) -> Reading:
         return Reading(None, "the plan has no rate" if span == 0 else "fewer than two requests were sent")
     planned = (len(planned_ns) - 1) * NS_PER_S / span
     error = float(np.abs(offered / planned - 1.0)) * 100.0
-    words = f"{offered:.2f} requests/s were offered where the plan says {planned:.2f}, {error:.3f} % off"
+    words = f"{offered:,.2f} requests/s were offered where the plan says {planned:,.2f}, {error:.3f} % off"
     return Reading(error, words, invalid_above=_RATE_LIMIT_PERCENT)
 
 

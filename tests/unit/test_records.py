@@ -8,6 +8,7 @@ import pytest
 from made_session import T0, TOKEN_GAP, MadeSession, make_session
 
 from harness.common.collector import RUN_T0_CELL
+from harness.common.errors import CollectorError
 from harness.common.stamps import EndReason, Reason, SendResult, Status, reason_text
 from harness.records import RunRecord, read_outputs, read_session
 
@@ -170,6 +171,12 @@ def test_counters_past_the_tables_ends_are_cut_to_them(made: MadeSession) -> Non
     made.collector.set_word("steps", 10**6)
     made.collector.set_word("tokens", 10**6)
     assert record_of(made).rows == 8
+
+
+def test_an_end_that_does_not_exist_is_a_damaged_collector(made: MadeSession) -> None:
+    made.collector.set_word("end_reason", 99)
+    with pytest.raises(CollectorError, match="reason 99"):
+        read_session(made.collector, made.plan)
 
 
 def test_steps_of_a_run_are_its_own(tmp_path: Path) -> None:
