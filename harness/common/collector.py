@@ -27,6 +27,7 @@ _PAGE = 4096
 _HEADER = struct.Struct("<8sqqqqqqqqq")
 _HEADER_BYTES = 64 * 1024
 _CONTROL_BYTES = _PAGE
+_NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
 _LINE = 8  # int64 cells in a 64-byte cache line
 
 Int64Array = npt.NDArray[np.int64]
@@ -173,9 +174,9 @@ class Collector:
             head = _HEADER.pack(MAGIC, VERSION, nbytes, *shape, *owner, os.getuid(), len(text))
             os.pwrite(fd, head + text, 0)
             mapping = mmap.mmap(fd, nbytes)
-        except OSError as error:
+        except (OSError, OverflowError, struct.error) as error:  # the last two: more bytes than an int64 holds
             os.unlink(path)
-            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
+            if not isinstance(error, OSError) or error.errno in _NO_ROOM:
                 raise ConfigError(f"no room for the collector: {nbytes} bytes are needed in {path.parent}") from error
             raise ConfigError(f"cannot reserve {nbytes} bytes for {path}: {error.strerror}") from error
         finally:
@@ -257,6 +258,8 @@ def read_header(path: Path) -> Header:
         meta = json.loads(raw[_HEADER.size : _HEADER.size + length])
     except ValueError as error:
         raise CollectorError(f"{path} has a damaged description") from error
+    if not isinstance(meta, dict):
+        raise CollectorError(f"{path} has a damaged description")
     return Header(nbytes, shape, pid, start, uid, meta)
 
 
