@@ -99,7 +99,8 @@ class GPT2:
         `packed`: linear weights in oneDNN's layout (CPU only).
         """
         self.config = config
-        self._place = {"device": device, "dtype": dtype}
+        self._device = device
+        self._dtype = dtype
         self._packed = packed
         self._wte = self._tensor(weights["wte.weight"])
         self._wpe = self._tensor(weights["wpe.weight"])
@@ -108,14 +109,20 @@ class GPT2:
         head = self._tensor(weights["lm_head.weight"]) if "lm_head.weight" in weights else self._wte
         self._head = Linear(head, None, packed)
 
-    def hidden(self, ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Last hidden states [tokens, hidden], before the final norm. `ids`, `positions`: int64 [tokens]."""
+    def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
+        """Last hidden states [tokens, hidden], before the final norm. `ids`, `positions`: int64 [tokens].
+
+        `rows`: the tokens whose state is wanted (None: all); the last block then computes only those after attention.
+        """
         config = self.config
         x = F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)
         for i, block in enumerate(self._blocks):
             qkv = block.c_attn(F.layer_norm(x, (config.hidden,), *block.ln_1, config.eps))
             q, k, v = qkv.view(-1, 3, config.heads, config.head_dim).unbind(1)
-            x = block.attn_proj.added(attention(i, q, k, v, self._scale(i)), x)
+            attended = attention(i, q, k, v, self._scale(i))
+            if rows is not None and i == config.layers - 1:
+                attended, x = attended[rows], x[rows]
+            x = block.attn_proj.added(attended, x)
             inner = block.c_fc.activated(F.layer_norm(x, (config.hidden,), *block.ln_2, config.eps), config.activation)
             x = block.mlp_proj.added(inner, x)
         return x
@@ -129,13 +136,13 @@ class GPT2:
         return scale / (layer + 1) if self.config.scale_by_layer else scale
 
     def _tensor(self, weight: Tensor) -> Tensor:
-        return weight.to(**self._place).contiguous()  # type: ignore[call-overload, no-any-return]
+        return weight.to(self._device, self._dtype).contiguous()
 
     def _norm(self, weights: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
         return self._tensor(weights[f"{name}.weight"]), self._tensor(weights[f"{name}.bias"])
 
     def _linear(self, weights: Mapping[str, Tensor], name: str) -> Linear:
-        weight = self._tensor(weights[f"{name}.weight"].to(self._place["dtype"]).t())
+        weight = self._tensor(weights[f"{name}.weight"].to(self._dtype).t())
         return Linear(weight, self._tensor(weights[f"{name}.bias"]), self._packed)
 
     def _block(self, weights: Mapping[str, Tensor], i: int) -> _Block:

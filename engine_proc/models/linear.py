@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,20 +38,20 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, out]."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # type: ignore[no-any-return]
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return F.linear(x, self._weight, self._bias)
 
     def activated(self, x: Tensor, activation: str) -> Tensor:
         """The activation of the product, [tokens, out]; one of ACTIVATIONS."""
         if self._packed and activation in FUSED_GELU:
             algorithm = FUSED_GELU[activation]
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "gelu", [], algorithm)  # type: ignore[no-any-return]
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "gelu", [], algorithm)
         return ACTIVATIONS[activation](self(x))
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual + the product, [tokens, out]."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")  # type: ignore[no-any-return]
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
         return residual + self(x)
 
 
@@ -57,7 +59,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
     "gelu": F.gelu,

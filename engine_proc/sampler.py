@@ -1,0 +1,62 @@
+"""From logits to the next token. Each row draws from its own seed, so no row depends on its batch mates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from harness.common.protocol import Sampling
+
+#: Below it a temperature acts as greedy does; dividing by less would only overflow.
+MIN_TEMPERATURE = 1e-6
+_MASK = (1 << 64) - 1
+
+
+def sample(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> list[int]:
+    """One token id a row. `logits` float32 [rows, vocab]; `positions`: how many tokens each row has put out so far.
+
+    A sampled token is a function of the row's logits, its seed and its position alone: nothing is carried from draw
+    to draw, so a request that is computed again after a preemption or in another batch draws the same numbers.
+    """
+    best: list[int] = logits.max(dim=-1).indices.tolist()  # also the device sync that brings the tokens to the host
+    for i, sampling in enumerate(samplings):
+        if sampling.temperature > 0.0:
+            best[i] = _draw(logits[i], sampling, uniform(sampling.seed, positions[i]))
+    return best
+
+
+def uniform(seed: int, position: int) -> float:
+    """A uniform number in [0, 1) for draw number `position` of a seed: SplitMix64 over both."""
+    mixed = _mix(_mix(seed & _MASK) + position)
+    return (mixed >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _draw(logits: Tensor, sampling: Sampling, u: float) -> int:
+    """The token at which the cumulative probability passes `u`, after temperature, then top-k, then top-p.
+
+    float64: a float32 sum over 50,000 probabilities is off by more than the rarest tokens have.
+    """
+    scaled = (logits.double() - logits.max()) / max(sampling.temperature, MIN_TEMPERATURE)
+    ids: Tensor | None = None
+    if 0 < sampling.top_k < scaled.numel():
+        scaled, ids = scaled.topk(sampling.top_k)  # sorted, best first
+    elif sampling.top_p < 1.0:
+        scaled, ids = scaled.sort(descending=True, stable=True)
+    weights = torch.softmax(scaled, dim=-1)
+    cumulative = weights.cumsum(0)
+    if sampling.top_p < 1.0:
+        # Keep the smallest set that reaches top_p: a token stays while what is before it falls short.
+        kept = int((cumulative - weights < sampling.top_p).sum().item())
+        cumulative = cumulative[: max(kept, 1)]
+    place = int(torch.searchsorted(cumulative, u * cumulative[-1].item(), right=True).item())
+    place = min(place, cumulative.numel() - 1)
+    return place if ids is None else int(ids[place].item())
