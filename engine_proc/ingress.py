@@ -90,18 +90,23 @@ class Ingress:
             self._on_crash(error)
 
     def _run(self) -> None:
+        try:
+            self._take_all()
+        finally:  # also after a crash: a worker without work would wait for ever
+            for _ in range(self._workers):
+                self._raw.put(None)
+
+    def _take_all(self) -> None:
         wire = self._wire
         while True:
             arrival = wire.pop()
             if arrival is not None:
                 self._take(arrival, self._clock())
             elif wire.ended():
-                break
+                return
             else:
                 wire.arm()
                 wire.park()
-        for _ in range(self._workers):
-            self._raw.put(None)
 
     def _take(self, arrival: Arrival, t_ingress: int) -> None:
         control = self._control
