@@ -79,10 +79,9 @@ def ensure_venv(folder: Path) -> Path:
     if not done.exists():
         print(f"installing {PACKAGE} into {folder} (once)", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
-        base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        subprocess.run([base if base.exists() else sys.executable, "-m", "venv", folder], check=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", PACKAGE]
-        subprocess.run(pip, check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", os.fspath(folder)], check=True)
+        pip = [os.fspath(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+        subprocess.run([*pip, PACKAGE], check=True, stdout=sys.stderr)
         done.touch()
     return python
 
