@@ -99,6 +99,8 @@ def sweep_dead(collector_dir: Path, results: Path) -> list[str]:
             line = _save_collector(path)
         except (IsorateError, OSError) as error:
             line = f"left {path} of a dead run alone: {error}"
+        except (LookupError, TypeError):
+            line = f"left {path} alone: its description is not that of a run"
         if line:
             lines.append(line)
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
@@ -137,7 +139,7 @@ def _save_collector(path: Path) -> str:
         staging.rename(final)
     try:
         recover(final)
-    except (IsorateError, OSError) as error:
+    except Exception as error:  # whatever the files of a killed run lead it to: the run that starts now goes on
         return f"saved the collector of a dead run in {final}; its report could not be rebuilt: {error}"
     return f"recovered the dead run {header.meta['run_id']}: {final}"
 
