@@ -18,7 +18,7 @@ SPARE_STEPS = 1024
 class RunSpan(NamedTuple):
     """One run: rows first_row .. first_row + rows - 1 of the collector, row i of it is request i of the plan."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     warmup: bool
     first_row: int
     rows: int

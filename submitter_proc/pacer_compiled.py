@@ -62,7 +62,7 @@ def _build_pace() -> Any:
     slice_ns = SLICE_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
-    def pace(socket, frames, starts, offsets, stamps, control, t0, relative, margin, scratch):  # type: ignore[no-untyped-def]
+    def pace(socket, frames, starts, offsets, stamps, control, t0, relative, margin, scratch):
         here = scratch.ctypes.data
         previous_end = t0
         previous_offset = 0

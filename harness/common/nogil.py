@@ -92,7 +92,7 @@ def memory_fence() -> Any:
     from numba.core import types
     from numba.extending import intrinsic
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def fence(typing_context: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             builder.fence("seq_cst")

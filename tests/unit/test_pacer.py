@@ -73,7 +73,7 @@ class Paced:
     control: Int64Array
 
     def column(self, cell: int) -> list[int]:
-        return self.run.stamps[:, cell].tolist()  # type: ignore[no-any-return]
+        return self.run.stamps[:, cell].tolist()
 
     def word(self, name: str) -> int:
         return int(self.control[CONTROL_WORDS[name]])
