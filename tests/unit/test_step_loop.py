@@ -187,7 +187,8 @@ def test_preemption_is_counted_and_timed_and_not_restamped(tmp_path: Path) -> No
 
 
 def test_what_ended_at_ingress_is_passed_on_without_the_backend(tmp_path: Path) -> None:
-    items: list[InboxItem] = [Turned(3, Status.REJECTED, NONE), request(4), Turned(5, Status.COMPLETED, FinishReason.EMPTY)]
+    empty = Turned(5, Status.COMPLETED, FinishReason.EMPTY)
+    items: list[InboxItem] = [Turned(3, Status.REJECTED, NONE), request(4), empty]
     looped = Looped(tmp_path, items).run()
     assert looped.backend.added == [request(4)]
     assert looped.egress.messages == [
