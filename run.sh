@@ -210,6 +210,7 @@ fi
 # No module is ever taken from the folder one happens to stand in (a stray harness/ or random.py there), in this
 # process or in its children: .venv's isorate.pth is what finds the packages.
 export PYTHONSAFEPATH=1
+export ISORATE_PROGRAM=$0 # so that the command a report prints to repeat a run can be typed
 unset PYTHONHOME
 if [[ ${1:-} == test ]]; then
     shift

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from engine_proc.backends.base import EngineBackend
@@ -41,6 +43,7 @@ def _native(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
 def _foreign(spec: EngineSpec, clock: Clock) -> EngineBackend:
     """`module:factory`, called with the engine specification and the clock; it returns an EngineBackend."""
     module_name, _, factory_name = spec.engine.partition(":")
+    sys.path.append(os.getcwd())  # the user's module lies where the user stands; appended, so it shadows nothing
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
     except (ImportError, AttributeError) as error:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from helpers import start_cli, wait_until
-
 from harness.common.collector import Collector
+from helpers import start_cli, wait_until
 
 #: Load of a run that is still going on whenever a test looks: 100 s of it.
 STEADY = ["--engine", "null", "--null-service-ms", "1", "--rate", "100", "--num-requests", "10000",

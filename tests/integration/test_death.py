@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import run_cli, wait_until
 
+from helpers import run_cli, wait_until
 from integration.live import STEADY, Live, alive, leftovers, live, pids_of, send
 
 pytestmark = pytest.mark.timeout(90)

@@ -6,8 +6,8 @@ import resource
 from pathlib import Path
 
 import pytest
-from helpers import child_env, cli_command, run_cli
 
+from helpers import child_env, cli_command, run_cli
 from integration.live import STEADY, leftovers, live
 
 pytestmark = pytest.mark.timeout(90)

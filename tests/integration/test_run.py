@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import run_cli
 
 from engine_proc.backends.null import scripted_token
 from harness.common.plan_file import load_plan
 from harness.common.stamps import SEPARATE_LEDGER
+from helpers import run_cli
 
 pytestmark = pytest.mark.timeout(120)
 QUICK = ["--engine", "null", "--allow-invalid"]
@@ -53,10 +52,10 @@ def run(tmp_path: Path, *args: str, code: int = 0) -> Result:
 
 
 @pytest.fixture(scope="module")
-def absolute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+def absolute(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("absolute")
-    yield run(folder, "--rate", "500", "--num-requests", "400", "--max-new-tokens", "3", "--null-service-ms", "0.3",
-              "--repeat-runs", "2", "--save-outputs")  # fmt: skip
+    return run(folder, "--rate", "500", "--num-requests", "400", "--max-new-tokens", "3", "--null-service-ms", "0.3",
+               "--repeat-runs", "2", "--save-outputs")  # fmt: skip
 
 
 def test_every_request_completes_and_is_counted_once(absolute: Result) -> None:
@@ -185,7 +184,7 @@ def test_an_engine_of_the_users_own_runs_behind_the_same_stamps(tmp_path: Path) 
     out = tmp_path / "out"
     done = run_cli(
         ["--engine", "mine:make", "--rate", "100", "--num-requests", "10", "--out", str(out), "--allow-invalid"],
-        cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}"},
+        cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert Result(out, done.stdout).last_run()["counts"]["completed"] == 10
