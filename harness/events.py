@@ -89,7 +89,7 @@ class Events:
                 if sender is child and message.kind == kind:
                     return message.body
                 raise ProtocolError(f"expected {kind} of the {child.name}, got {message.kind} of the {sender.name}")
-        raise ChildDiedError(f"the {child.name} gave no {kind} within {timeout_s:g} s (see --start-timeout-s)")
+        raise ChildDiedError(f"the {child.name} gave no {kind} within {timeout_s:g} s (--start-timeout)")
 
     def close(self) -> None:
         self._selector.close()

@@ -126,7 +126,7 @@ def test_an_engine_that_never_gets_ready_ends_at_the_start_timeout(tmp_path: Pat
     with live(tmp_path, *STEADY, *SLOW_START, "--start-timeout-s", "1") as run:
         code, _, stderr = run.end(30)
     assert code == 1
-    assert "READY" in stderr and "--start-timeout-s" in stderr
+    assert "READY" in stderr and "--start-timeout" in stderr
     assert leftovers(tmp_path) == []
 
 

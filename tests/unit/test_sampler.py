@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_uniform_numbers_fill_the_unit_interval_along_seeds_and_positions(axis: 
     bins = Counter(int(value * 100) for value in values)
     chi2 = sum((bins[i] - count / 100) ** 2 / (count / 100) for i in range(100))
     assert chi2 < 149  # 99 degrees of freedom, p = 0.001
-    lagged = sum((a - 0.5) * (b - 0.5) for a, b in zip(values, values[1:], strict=False)) / count * 12
+    lagged = sum((a - 0.5) * (b - 0.5) for a, b in pairwise(values)) / count * 12
     assert abs(lagged) < 0.03
 
 

@@ -12,7 +12,8 @@ from engine_proc.tokenize import Tokenizer, load_tokenizer, main
 from harness.common.errors import ConfigError
 from helpers import child_env
 
-STRANGE = ["", " ", "\0", "a\0b", "é", "日本語 🙂", "a\r\n\tb", "\ud800", "x\udfffy", "<|endoftext|>", "a<|endoftext|> b", "‮x",
+STRANGE = ["", " ", "\0", "a\0b", "é", "日本語 🙂", "a\r\n\tb", "\ud800", "x\udfffy", "<|endoftext|>",
+            "a<|endoftext|> b", "\u202ex",
            "1234567890" * 50, "  two  spaces ", "don't I'LL", "\N{COMBINING ACUTE ACCENT}e"]  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def test_ids_are_those_of_transformers(gpt2: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = _gpt2_folder(tmp_path)
     reference = transformers.GPT2Tokenizer.from_pretrained(folder, local_files_only=True)
-    texts = [text for text in STRANGE if text.isprintable() or "\ud800" not in text and "\udfff" not in text]
+    texts = [text for text in STRANGE if "\ud800" not in text and "\udfff" not in text]
     assert len(texts) > 10
     assert [gpt2.encode(text) for text in texts] == [reference(text)["input_ids"] for text in texts]
 
