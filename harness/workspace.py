@@ -133,10 +133,11 @@ def _save_collector(path: Path) -> str:
     target.with_suffix(".tmp").rename(target)
     path.unlink()
     drop_owner(staging)
-    final = staging
-    if not Path(header.meta["final"]).exists():
-        final = Path(header.meta["final"])
-        staging.rename(final)
+    final = Path(header.meta["final"])
+    try:
+        staging.rename(final)  # onto nothing, or onto the empty folder that --out named
+    except OSError:
+        final = staging
     try:
         recover(final)
     except Exception as error:  # whatever the files of a killed run lead it to: the run that starts now goes on

@@ -179,9 +179,25 @@ def test_a_dead_run_never_replaces_a_result(shm: Path, results: Path) -> None:
     (results / "r" / "summary.json").write_text('{"run_id": "another"}')
     (line,) = sweep_dead(shm, results)
     assert (results / "r" / "summary.json").read_text() == '{"run_id": "another"}'
-    assert ".partial" in line and (results / ".r.1.partial" / COLLECTOR_FILE).exists()
+    assert line.startswith(f"saved the collector of a dead run in {results / '.r.1.partial'}")
+    assert (results / ".r.1.partial" / COLLECTOR_FILE).exists()
     sweep_dead(shm, results)
     assert (results / ".r.1.partial" / COLLECTOR_FILE).exists(), "nor does a later start remove it"
+
+
+def test_a_dead_run_goes_into_the_empty_folder_that_it_was_given(shm: Path, results: Path) -> None:
+    whole_session(shm, results)
+    (results / "r").mkdir()
+    assert sweep_dead(shm, results) == [f"recovered the dead run made-by-hand: {results / 'r'}"]
+    assert (results / "r" / "summary.json").exists()
+
+
+def test_a_collector_that_was_saved_is_kept_when_the_saving_start_died_too(shm: Path, results: Path) -> None:
+    workspace = opened(results, shm)
+    (workspace.staging / "owner").write_text(f"{DEAD[0]} {DEAD[1]}\n")
+    (workspace.staging / COLLECTOR_FILE).write_bytes(b"measured")
+    sweep_dead(shm, results)
+    assert (workspace.staging / COLLECTOR_FILE).read_bytes() == b"measured"
 
 
 def test_a_run_that_died_after_its_report_needs_no_saving(shm: Path, results: Path) -> None:
