@@ -23,6 +23,7 @@ from harness.common.collector import (
 from harness.common.errors import CollectorError, ConfigError
 from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, SUBMITTER_COLUMNS
 
+SHM = Path("/dev/shm")
 BLOCKS = ("submitter", "engine", "receiver", "steps", "tokens", "control")
 #: Writers of control words, by the first word of each.
 WRITERS = ("stop", "sent", "ingress", "steps", "wire_messages", "results", "receiver_messages")
@@ -75,6 +76,12 @@ def test_blocks_of_different_writers_share_no_cache_line(tmp_path: Path) -> None
         for line in range(start // 64, (start + cells.nbytes - 1) // 64 + 1):
             assert lines.setdefault(line, name) == name
     assert len(lines) > 3 * len(BLOCKS)
+
+
+def test_every_block_begins_a_page(tmp_path: Path) -> None:
+    """Also an empty block takes one, so that the next begins a cache line of its own."""
+    collector = make_collector(tmp_path, rows=3, steps=0, tokens=13)
+    assert [getattr(collector, name).__array_interface__["data"][0] % 4096 for name in BLOCKS] == [0] * len(BLOCKS)
 
 
 def test_blocks_lie_inside_the_file(tmp_path: Path) -> None:
@@ -137,6 +144,18 @@ def test_no_room_names_the_bytes_and_leaves_no_file(tmp_path: Path, rows: int) -
     with pytest.raises(ConfigError, match=str(nbytes)):
         make_collector(tmp_path, rows=rows)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm here")
+def test_more_than_the_memory_file_system_holds_is_refused_before_it_is_touched() -> None:
+    """A sparse file of that size can be made there; a write to it would die of SIGBUS."""
+    space = os.statvfs(SHM)
+    rows = 2 * space.f_blocks * space.f_frsize // 64
+    shape = CollectorShape(rows, 1, 1)
+    path = SHM / f"isorate-test-{os.getpid()}"
+    with pytest.raises(ConfigError, match=f"{collector_bytes(shape)} bytes are needed in /dev/shm"):
+        Collector.create(path, shape, {}, (os.getpid(), 1))
+    assert not path.exists()
 
 
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
