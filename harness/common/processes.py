@@ -43,22 +43,25 @@ def ignore_interrupt() -> None:
 
 def start_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot, 0 where there is none: (pid, start) names it for ever."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(stat.rsplit(")", 1)[1].split()[19])
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
 
 
 def is_alive(pid: int, start: int) -> bool:
     """Whether the process (pid, start time) still runs; a zombie does not."""
     if start_ticks(pid) != start or start == 0:
         return False
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, which may hold any byte; [] where there is no such process."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return False
-    return state not in ("Z", "X")
+        return []
+    return text.rsplit(")", 1)[1].split()
 
 
 def affinity_of(pid: int) -> list[int]:
