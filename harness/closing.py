@@ -24,7 +24,8 @@ _OPEN: dict[EndReason, tuple[Status, Reason]] = {
 def close_rows(collector: Collector, first_row: int, rows: int, end: EndReason) -> None:
     """Fill close_status and close_reason of the open rows first_row .. first_row + rows - 1.
 
-    A row that was never sent is unfinished; one that the engine ended while the receiver heard nothing of it is lost.
+    A row that was never sent is unfinished. One that a stalled engine had ended while the receiver heard nothing of it
+    is lost; at a drain timeout it is not: the engine finishes its step after the stop word, when nobody listens.
     A row whose send call began but never returned (its submitter was killed) may be under way: it counts as sent.
     """
     span = slice(first_row, first_row + rows)
@@ -36,7 +37,7 @@ def close_rows(collector: Collector, first_row: int, rows: int, end: EndReason) 
     status[unsent], reason[unsent] = Status.UNFINISHED, Reason.NOT_SENT
     is_open = silent & ((send_result == SendResult.SENT) | ((send_result == SendResult.NOT_SENT) & began))
     status[is_open], reason[is_open] = _OPEN[end]
-    if end in (EndReason.DRAIN_TIMEOUT, EndReason.STALLED):
+    if end is EndReason.STALLED:
         ended = is_open & (collector.column("engine_status")[span] != Status.NONE)
         status[ended], reason[ended] = Status.LOST, Reason.NO_WORD
     assert not np.any(is_open & (status == Status.NONE))

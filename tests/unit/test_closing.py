@@ -67,10 +67,16 @@ def test_a_row_whose_send_call_never_returned_may_be_under_way(collector: Collec
     assert closed(collector, EndReason.SUBMITTER_DIED)[0] == (Status.FAILED, Reason.SUBMITTER_DIED)
 
 
-@pytest.mark.parametrize("end", [EndReason.DRAIN_TIMEOUT, EndReason.STALLED])
-def test_a_row_that_the_engine_ended_in_silence_is_lost(collector: Collector, end: EndReason) -> None:
+def test_a_row_that_a_stalled_engine_had_ended_in_silence_is_lost(collector: Collector) -> None:
     collector.column("engine_status")[0] = Status.COMPLETED
-    assert closed(collector, end)[0] == (Status.LOST, Reason.NO_WORD)
+    assert closed(collector, EndReason.STALLED)[0] == (Status.LOST, Reason.NO_WORD)
+
+
+@pytest.mark.parametrize("end", [EndReason.DRAIN_TIMEOUT, EndReason.INTERRUPTED])
+def test_a_row_of_the_step_that_was_running_at_the_stop_is_not_lost(collector: Collector, end: EndReason) -> None:
+    """It once was: every run that ended by its drain timeout failed with one batch of "lost" rows."""
+    collector.column("engine_status")[0] = Status.COMPLETED
+    assert closed(collector, end)[0] == OPEN[end]
 
 
 def test_a_result_that_died_with_the_engine_is_the_engine_s(collector: Collector) -> None:
