@@ -16,13 +16,15 @@ from engine_proc.kv_cache import DenseKVCache
 class PrefillAttention:
     """Causal attention within each prompt of a flat row of prompts; K and V go to the cache.
 
-    Neighbours of equal length share a call; no position is padded.
+    Neighbours of equal length share a call. `padding` rows at the end belong to nobody: they attend to nothing, come
+    out as zeros, and never reach the cache.
     """
 
-    def __init__(self, cache: DenseKVCache, slots: Sequence[int], lengths: Sequence[int]) -> None:
+    def __init__(self, cache: DenseKVCache, slots: Sequence[int], lengths: Sequence[int], padding: int = 0) -> None:
         self._cache = cache
         self._slots = slots
         self._lengths = lengths
+        self._padding = padding
         self._groups = [(length, len(list(group))) for length, group in groupby(lengths)]
         cache.grow(max(lengths))
 
@@ -41,6 +43,8 @@ class PrefillAttention:
             out = F.scaled_dot_product_attention(query, keys, values, is_causal=length > 1, scale=scale)
             outs.append(out.transpose(1, 2).reshape(count * length, -1))
             start += length * count
+        if self._padding:
+            outs.append(outs[0].new_zeros((self._padding, outs[0].shape[1])))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 

@@ -29,7 +29,7 @@ from harness.common.stamps import FinishReason
 KV_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.85}
 #: What warm-up allocates and touches ahead of use: enough for the first tokens of each slot.
 RESERVED_TOKENS, RESERVED_BYTES = 512, 1 << 30
-WARM_UP_PROMPT_TOKENS, WARM_UP_NEW_TOKENS = 32, 3
+WARM_UP_PROMPT_TOKENS, WARM_UP_ROWS = 32, 32
 
 #: Called after each forward pass with the batch's rows and their float32 logits [rows, vocab].
 LogitsObserver = Callable[[list[int], Tensor], None]
@@ -41,6 +41,7 @@ class Kernels:
 
     packed_linear: bool = True
     matmul_decode: bool = True
+    bucket_prefill: bool = True  # only where a new number of rows costs something: packed bfloat16
 
 
 class EosIds(Protocol):
@@ -92,7 +93,8 @@ class NativeBackend:
         self._blocks_per_sequence = shape.fit(budget)
         self._block_tokens = block_tokens
         self._cache = DenseKVCache(shape, self._device)
-        self._runner = ModelRunner(model, self._cache, self._device, self._matmul_decode)
+        self._buckets = self._kernels.bucket_prefill and self._packed and self._dtype is torch.bfloat16
+        self._runner = ModelRunner(model, self._cache, self._device, self._matmul_decode, self._buckets)
         self._reset()
 
     def _reset(self) -> None:
@@ -118,6 +120,7 @@ class NativeBackend:
             "prefill_max_batch_size": self._prefill_max_batch_size,
             "packed_linear": self._packed,
             "matmul_decode": self._matmul_decode,
+            "bucket_prefill": self._buckets,
             "kv_block_tokens": self._block_tokens,
             "kv_blocks": self._blocks_per_sequence * self._max_batch_size,
         }
@@ -126,15 +129,15 @@ class NativeBackend:
         """Pay what the first use costs (oneDNN primitives, CUDA context, allocator, page faults) before the run."""
         with torch.inference_mode():
             self._cache.reserve(RESERVED_TOKENS, RESERVED_BYTES)
-        new_tokens = min(WARM_UP_NEW_TOKENS, self._config.max_positions - 1)
-        length = min(WARM_UP_PROMPT_TOKENS, self._config.max_positions - new_tokens)
+            self._runner.warm_up()
         observer, self._observer = self._observer, None
-        for count in sorted({1, min(self._prefill_max_batch_size, self._max_batch_size)}):
-            for row in range(count):
-                prompt = [(row + i) % self._config.vocab_size for i in range(length)]
-                self.add(EngineRequest(row, prompt, new_tokens, Sampling(stop_on_eos=False)))
-            while self.has_work():
-                self.step()
+        longest = self._config.max_positions // 2
+        for row in range(min(self._max_batch_size, WARM_UP_ROWS)):
+            # Each row ends one step after the one before it, so every number of decode rows comes up.
+            prompt = [row % self._config.vocab_size] * min(WARM_UP_PROMPT_TOKENS, longest)
+            self.add(EngineRequest(row, prompt, min(row + 2, longest), Sampling(stop_on_eos=False)))
+        while self.has_work():
+            self.step()
         self._observer = observer
 
     def add(self, request: EngineRequest) -> None:

@@ -127,6 +127,17 @@ class GPT2:
             x = block.mlp_proj.added(inner, x)
         return x
 
+    def warm_up(self, num_tokens: int) -> None:
+        """Run one block's linear layers over `num_tokens` rows, for what oneDNN keeps for each number of rows.
+
+        The first product of a new height costs several times the second (bf16, 256 rows: 33 ms against 5 for the four).
+        """
+        block = self._blocks[0]
+        x = torch.zeros((num_tokens, self.config.hidden), device=self._device, dtype=self._dtype)
+        block.c_attn(x)
+        block.attn_proj.added(x, x)
+        block.mlp_proj.added(block.c_fc.activated(x, self.config.activation), x)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, vocab] of the chosen rows of `hidden`."""
         return self._head(F.layer_norm(hidden, (self.config.hidden,), *self._ln_f, self.config.eps)).float()

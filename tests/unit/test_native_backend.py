@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import Kernels, NativeBackend
+from engine_proc.model_runner import bucket
 from engine_proc.models.builtin import random_weights
 from engine_proc.models.gpt2 import GPT2Config
 from engine_proc.models.loader import load_model
@@ -22,7 +23,7 @@ from harness.common.protocol import Sampling
 from harness.common.stamps import FinishReason, Reason
 
 NEW = 12
-PLAIN = Kernels(packed_linear=False, matmul_decode=False)
+PLAIN = Kernels(packed_linear=False, matmul_decode=False, bucket_prefill=False)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,29 @@ def test_a_prefill_cut_into_passes_gives_the_same_tokens(tiny: str, monkeypatch:
     whole = Driver(make(tiny, 10, 10)).run(requests(MIXED))
     monkeypatch.setattr("engine_proc.model_runner.MAX_PASS_TOKENS", 130)
     assert Driver(make(tiny, 10, 10)).run(requests(MIXED)) == whole
+
+
+@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 511, 512, 513, 576, 1000, 1024])
+def test_a_bucket_holds_its_tokens_and_is_one_that_warm_up_runs(num_tokens: int) -> None:
+    padded = bucket(num_tokens)
+    assert num_tokens <= padded < num_tokens + (16 if num_tokens <= 512 else 128)
+    assert bucket(padded) == padded
+    assert padded % 16 == 0
+
+
+def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:
+    seen: dict[bool, list[Tensor]] = {}
+    for buckets in (True, False):
+        logits = seen.setdefault(buckets, [])
+        backend = make(
+            tiny, dtype="bfloat16", kernels=Kernels(bucket_prefill=buckets),
+            logits_observer=lambda _, step, logits=logits: logits.append(step.clone()),
+        )  # fmt: skip
+        assert backend.describe()["bucket_prefill"] is buckets
+        backend.warm_up()
+        Driver(backend).run(requests(MIXED[:4], new=1))
+    scale = seen[False][0].abs().max().item()
+    torch.testing.assert_close(seen[True][0], seen[False][0], atol=0.02 * scale, rtol=0.0)
 
 
 def test_bfloat16_runs_and_stays_near_float32(tiny: str) -> None:
