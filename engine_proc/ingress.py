@@ -13,7 +13,7 @@ from engine_proc.inbox import Duplicate, Inbox, Turned
 from engine_proc.validate import Rejection, check_request
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
-from harness.common.errors import FrameError
+from harness.common.errors import FrameError, RunError
 from harness.common.protocol import TEXT, TOKEN_ID_BYTES, RequestFrame, unpack_request
 from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
 from harness.common.wire import Arrival, Wire
@@ -103,6 +103,9 @@ class Ingress:
             if arrival is not None:
                 self._take(arrival, self._clock())
             elif wire.ended():
+                if self._control[CONTROL_WORDS["stop"]] == 0:
+                    errno = self._control[CONTROL_WORDS["wire_errno"]]
+                    raise RunError(f"the engine's wire thread ended in the middle of a session (errno {errno})")
                 return
             else:
                 wire.arm()

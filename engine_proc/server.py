@@ -26,7 +26,7 @@ from harness.common.nogil import NogilUnavailableError
 from harness.common.processes import sharpen_timers
 from harness.common.sockets import make_context, pull_socket, push_socket, wait_until_connected
 from harness.common.specs import EngineSpec, Preparation
-from harness.common.wire import ENGINE_COUNTERS, Wire, make_wire
+from harness.common.wire import ENGINE_CELLS, Wire, make_wire
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -103,7 +103,7 @@ class EngineServer:
 
         def make(kind: str) -> Wire:
             return make_wire(
-                kind, bind, "wire", collector.control, ENGINE_COUNTERS, prepared.request_frame_bytes,
+                kind, bind, "wire", collector.control, ENGINE_CELLS, prepared.request_frame_bytes,
                 collector.shape.rows,
             )  # fmt: skip
 

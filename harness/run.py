@@ -7,7 +7,7 @@ import numpy as np
 from harness.common import control as words
 from harness.common.clock import NS_PER_MS, NS_PER_S, Clock
 from harness.common.collector import RUN_T0_CELL
-from harness.common.errors import ProtocolError
+from harness.common.errors import ProtocolError, RunError
 from harness.common.stamps import EndReason, SendResult
 from harness.layout import RunSpan
 from harness.progress import REFRESH_S, Progress, Snapshot
@@ -66,6 +66,9 @@ def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progr
         if session.wire.fd in ready:
             session.wire.park()  # cannot block: the descriptor is ready; reading it resets it
         session.receiver.consume()
+        if session.wire.ended():
+            errno = session.collector.word("receiver_errno")
+            raise RunError(f"the receiver's wire thread ended in the middle of a run (errno {errno})")
         for child, message in messages:
             if child is not session.submitter or message.kind != words.RUN_SENT:
                 raise ProtocolError(f"unexpected {message.kind} of the {child.name} during a run")

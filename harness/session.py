@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,14 @@ from harness.children import Child, spawn
 from harness.common import control as words
 from harness.common.clock import clock_report, monotonic_ns
 from harness.common.collector import Collector
+from harness.common.errors import ChildDiedError
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
 from harness.common.processes import affinity_of, start_ticks
 from harness.common.protocol import REQUEST_OVERHEAD_BYTES
 from harness.common.sockets import endpoint, make_context, pull_socket
 from harness.common.specs import EngineSpec, NullSpec, Preparation, SubmitterSpec
-from harness.common.wire import RECEIVER_COUNTERS, Wire, make_wire
+from harness.common.wire import RECEIVER_CELLS, Wire, make_wire
 from harness.config import RunConfig
 from harness.cores import Placement
 from harness.events import Events
@@ -106,7 +108,10 @@ def configure(config: RunConfig, placement: Placement, events: Events, engine: C
     """HELLO from each, CONFIGURE to each."""
     specs = {engine.name: engine_spec(config, placement.engine), submitter.name: submitter_spec(config, placement)}
     waiting = dict(specs)
+    deadline = time.monotonic() + config.start_timeout_s
     while waiting:
+        if time.monotonic() > deadline:
+            raise ChildDiedError(f"the {' and the '.join(waiting)} gave no HELLO in time (--start-timeout)")
         for child, message in events.wait(1.0)[0]:
             if message.kind == words.HELLO:
                 events.send(child, words.CONFIGURE, **waiting.pop(child.name).to_body())
@@ -154,7 +159,7 @@ def open_wire(config: RunConfig, workspace: Workspace, collector: Collector, con
 
     def make(kind: str) -> Wire:
         rows = 2 * collector.shape.rows
-        return make_wire(kind, bind, "receiver", collector.control, RECEIVER_COUNTERS, RESULT_FRAME_BYTES, rows)
+        return make_wire(kind, bind, "receiver", collector.control, RECEIVER_CELLS, RESULT_FRAME_BYTES, rows)
 
     try:
         wire = make("python" if config.pacer == "python" else "compiled")

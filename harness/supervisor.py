@@ -36,6 +36,7 @@ from harness.workspace import Workspace, drop_owner, open_workspace, sweep_dead
 
 CHILD_END_S = 5.0
 STACKS_WAIT_S = 0.5
+LAST_RESULTS_S = 0.5
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED = 0, 1, 3, 130
 
@@ -79,7 +80,7 @@ class Supervisor:
     events: Events = field(default_factory=Events)
     children: list[Child] = field(default_factory=list)
     session: Session | None = None
-    end: EndReason = EndReason.SETUP_FAILED
+    end: EndReason = EndReason.FAILED
     detail: str = ""
     usage: str = ""
 
@@ -99,6 +100,7 @@ class Supervisor:
             except ConfigError as error:
                 self.usage = str(error)
             except IsorateError as error:
+                self.end = EndReason.FAILED
                 self.detail = str(error)
             finally:
                 progress.clear()
@@ -172,12 +174,23 @@ class Supervisor:
         for child in self.children:
             child.end(patience_s)
         if self.session is not None:
-            self.session.wire.join()
-            self.session.receiver.consume()
-            self.session.context.term()
+            self._take_last_results(self.session)
+        self.collector.set_word("receiver_stop", 1)
         self.events.close()
         gc.enable()
         gc.unfreeze()
+
+    def _take_last_results(self, session: Session) -> None:
+        """Results that the engine sent before it ended are still in the sockets: take them, then end the receiver."""
+        deadline = time.monotonic() + LAST_RESULTS_S
+        while session.receiver.consume() or (
+            session.receiver.messages < self.collector.word("egress_messages") and time.monotonic() < deadline
+        ):
+            time.sleep(0.001)
+        self.collector.set_word("receiver_stop", 1)  # its wire ends within one receive timeout
+        session.wire.join()
+        session.receiver.consume()
+        session.context.term()
 
     def _conclude(self, texts: Mapping[int, str] | None) -> int:
         measured = self.session is not None and int(self.collector.control[RUN_T0_CELL]) != 0

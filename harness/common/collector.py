@@ -38,6 +38,7 @@ CONTROL_WORDS: dict[str, int] = {
     "stop": 0,
     "end_reason": 1,
     "current_run": 2,
+    "receiver_stop": 3,  # set once the engine has ended: what it sent last is still taken
     # owned by: submitter
     "sent": 8,
     "refused": 9,

@@ -62,6 +62,7 @@ class Reason(IntEnum):
     SEND_ERROR = 16
     NO_WORD = 17
     TOO_LARGE_FOR_CACHE = 18
+    RUN_FAILED = 19
 
 
 #: One sentence a reason; `{a}` and `{b}` are the row's two error arguments.
@@ -84,6 +85,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.SEND_WOULD_BLOCK: "the send call would have blocked (errno {a})",
     Reason.SEND_ERROR: "the send call failed (errno {a})",
     Reason.NO_WORD: "no word came of it although everything else was settled",
+    Reason.RUN_FAILED: "the run failed",
     Reason.TOO_LARGE_FOR_CACHE: "needs {a} KV blocks, the pool has {b}",
 }
 
@@ -106,7 +108,7 @@ class EndReason(IntEnum):
     ENGINE_DIED = 4
     SUBMITTER_DIED = 5
     STALLED = 6
-    SETUP_FAILED = 7
+    FAILED = 7  # an error of the harness itself, or a child that broke the protocol
 
     @property
     def word(self) -> str:

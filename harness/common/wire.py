@@ -37,13 +37,19 @@ class Arrival(NamedTuple):
     frame: bytes
 
 
-class WireCounters(NamedTuple):
-    """Cells of the collector's control page that a wire thread owns."""
+class WireCells(NamedTuple):
+    """Cells of the collector's control page: four counters that a wire thread owns, and the stop word it obeys."""
 
     messages: int
     ring_waits: int
     bad_frames: int
     errno: int
+    stop: int
+
+
+def _cells(prefix: str, stop: str) -> WireCells:
+    counters = (CONTROL_WORDS[f"{prefix}_{name}"] for name in WireCells._fields[:4])
+    return WireCells._make([*counters, CONTROL_WORDS[stop]])
 
 
 class RingSize(NamedTuple):
@@ -60,8 +66,8 @@ def ring_for(expected_frames: int, max_frame_bytes: int) -> RingSize:
     return RingSize(slots, max(nbytes, max_frame_bytes) + max_frame_bytes)
 
 
-ENGINE_COUNTERS = WireCounters(*(CONTROL_WORDS[f"wire_{name}"] for name in WireCounters._fields))
-RECEIVER_COUNTERS = WireCounters(*(CONTROL_WORDS[f"receiver_{name}"] for name in WireCounters._fields))
+ENGINE_CELLS = _cells("wire", "stop")
+RECEIVER_CELLS = _cells("receiver", "receiver_stop")
 
 
 class Wire(Protocol):
@@ -116,11 +122,16 @@ class _WireThread:
             self._bound.set()
         try:
             self._loop(socket)
-        finally:
+        finally:  # whatever ended the loop: a consumer must never wait for a wire that is gone
+            self._end()
+            os.eventfd_write(self.fd, 1)
             socket.close()
 
     def _loop(self, socket: zmq.Socket[bytes]) -> None:
         raise AssertionError("subclasses loop")
+
+    def _end(self) -> None:
+        raise AssertionError("subclasses say that they are done")
 
 
 class CompiledWire(_WireThread):
@@ -133,7 +144,7 @@ class CompiledWire(_WireThread):
         make_socket: Callable[[], zmq.Socket[bytes]],
         name: str,
         control: Int64Array,
-        counters: WireCounters,
+        counters: WireCells,
         max_frame_bytes: int,
         ring: RingSize,
         receive: Any,
@@ -185,6 +196,9 @@ class CompiledWire(_WireThread):
             self._counters, self._max_frame, self.fd,
         )  # fmt: skip
 
+    def _end(self) -> None:
+        self._word_view[_DONE] = 1
+
 
 class PlainWire(_WireThread):
     """Wire thread in Python: the oracle of the compiled one, and what runs where numba is absent."""
@@ -196,7 +210,7 @@ class PlainWire(_WireThread):
         make_socket: Callable[[], zmq.Socket[bytes]],
         name: str,
         control: Int64Array,
-        counters: WireCounters,
+        counters: WireCells,
         max_frame_bytes: int,
     ) -> None:
         super().__init__(make_socket, name)
@@ -221,8 +235,7 @@ class PlainWire(_WireThread):
 
     def _loop(self, socket: zmq.Socket[bytes]) -> None:
         control, counters = self._control, self._counters
-        stop = CONTROL_WORDS["stop"]
-        while control[stop] == 0:
+        while control[counters.stop] == 0:
             try:
                 frames = socket.recv_multipart()
             except zmq.Again:
@@ -238,8 +251,9 @@ class PlainWire(_WireThread):
             self._arrivals.append(Arrival(t_wire, parked, frames[0]))
             control[counters.messages] += 1
             os.eventfd_write(self.fd, 1)
+
+    def _end(self) -> None:
         self._done = True
-        os.eventfd_write(self.fd, 1)
 
 
 def make_wire(
@@ -247,7 +261,7 @@ def make_wire(
     make_socket: Callable[[], zmq.Socket[bytes]],
     name: str,
     control: Int64Array,
-    counters: WireCounters,
+    counters: WireCells,
     max_frame_bytes: int,
     expected_frames: int,
 ) -> Wire:
@@ -267,7 +281,7 @@ def compile_receive() -> Any:
     stopped = np.zeros(max(CONTROL_WORDS.values()) + 1, dtype=np.int64)
     stopped[CONTROL_WORDS["stop"]] = 1
     slots, words = np.zeros((1, _SLOT), dtype=np.int64), np.zeros(16, dtype=np.int64)
-    _call(receive, 0, slots, np.zeros(2, dtype=np.uint8), words, stopped, ENGINE_COUNTERS, 1, -1)
+    _call(receive, 0, slots, np.zeros(2, dtype=np.uint8), words, stopped, ENGINE_CELLS, 1, -1)
     receive.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
     return receive
 
@@ -279,7 +293,7 @@ def _call(
     data: npt.NDArray[np.uint8],
     words: Int64Array,
     control: Int64Array,
-    counters: WireCounters,
+    counters: WireCells,
     max_frame: int,
     eventfd: int,
 ) -> None:
@@ -292,7 +306,6 @@ def _build_receive() -> Any:
     fence = memory_fence()
     zmq_recv, zmq_errno, zmq_getsockopt = symbols.zmq_recv, symbols.zmq_errno, symbols.zmq_getsockopt
     clock_gettime, clock_nanosleep, write = symbols.clock_gettime, symbols.clock_nanosleep, symbols.write
-    stop = CONTROL_WORDS["stop"]
 
     # scratch: [0:2] timespec, [2] the 1 for the eventfd, [3] int of RCVMORE, [4] its size, [5:7] 50 us to sleep
     def receive(socket, slots, data, words, control, counters, max_frame, eventfd, scratch):  # type: ignore[no-untyped-def]
@@ -301,7 +314,7 @@ def _build_receive() -> Any:
         capacity = data.shape[0]
         mask = slots.shape[0] - 1
         here = scratch.ctypes.data
-        while control[stop] == 0:
+        while control[counters[4]] == 0:
             offset = position % capacity
             if capacity - offset < max_frame:
                 position += capacity - offset
@@ -342,9 +355,5 @@ def _build_receive() -> Any:
             control[counters[0]] += 1
             fence()
             write(eventfd, here + 16, 8)
-        fence()
-        words[_DONE] = 1
-        fence()
-        write(eventfd, here + 16, 8)
 
     return njit(nogil=True)(receive)

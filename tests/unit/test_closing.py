@@ -18,7 +18,7 @@ OPEN = {
     EndReason.ENGINE_DIED: (Status.FAILED, Reason.ENGINE_DIED),
     EndReason.SUBMITTER_DIED: (Status.FAILED, Reason.SUBMITTER_DIED),
     EndReason.STALLED: (Status.FAILED, Reason.STALLED),
-    EndReason.SETUP_FAILED: (Status.UNFINISHED, Reason.INTERRUPTED),
+    EndReason.FAILED: (Status.FAILED, Reason.RUN_FAILED),
     EndReason.PARENT_DIED: (Status.UNFINISHED, Reason.PARENT_DIED),
 }
 

@@ -64,11 +64,13 @@ class Taken:
         compiled: bool = True,
         tokenizer: TextEncoder | None = None,
         capacity: Capacity = CAPACITY,
+        wire_breaks: bool = False,
     ) -> None:
         self.clock = FakeClock(1_000_000, tick=1)
         arrivals = [Arrival(100 + i, False, item) if isinstance(item, bytes) else item for i, item in enumerate(frames)]
         self.wire = ScriptedWire(arrivals, compiled=compiled)
         self.collector: Collector = make_collector(folder)
+        self.collector.set_word("stop", 0 if wire_breaks else 1)  # the scripted wire ends with its script
         self.crashes: list[BaseException] = []
         inbox = Inbox()
         ingress = Ingress(
@@ -251,3 +253,9 @@ def test_a_crash_of_the_ingress_thread_ends_its_workers(tmp_path: Path, workers:
 def test_the_last_taken_message_is_told_to_the_harness(tmp_path: Path) -> None:
     taken = Taken(tmp_path, [tokens(2, 5), tokens(3, 5)])
     assert taken.collector.word("ingress_beat_ns") == taken.cell("t_ingress", 3)
+
+
+def test_a_wire_that_ends_before_the_stop_word_ends_the_engine_instead_of_leaving_it_deaf(tmp_path: Path) -> None:
+    taken = Taken(tmp_path, [text(0, "a")], wire_breaks=True)
+    assert [type(crash).__name__ for crash in taken.crashes] == ["RunError"]
+    assert len(taken.items) == 1

@@ -25,7 +25,7 @@ from harness.common.sockets import (
     wait_until_connected,
 )
 from harness.common.wire import (
-    ENGINE_COUNTERS,
+    ENGINE_CELLS,
     MAX_RING_BYTES,
     Arrival,
     CompiledWire,
@@ -65,9 +65,9 @@ class Rig:
     def start(self, kind: str, ring: RingSize = ROOMY) -> Wire:
         wire: Wire
         if kind == "compiled":
-            wire = CompiledWire(self._bind, NAME, self.control, ENGINE_COUNTERS, MAX_FRAME, ring, self._receive)
+            wire = CompiledWire(self._bind, NAME, self.control, ENGINE_CELLS, MAX_FRAME, ring, self._receive)
         else:
-            wire = PlainWire(self._bind, NAME, self.control, ENGINE_COUNTERS, MAX_FRAME)
+            wire = PlainWire(self._bind, NAME, self.control, ENGINE_CELLS, MAX_FRAME)
         self._wires.append(wire)
         wire.start()
         self.push = push_socket(self._context, self._endpoint)  # after the bind: a refused connect is retried at 100 ms
@@ -300,9 +300,9 @@ def test_a_socket_that_cannot_be_made_is_raised_by_start(kind: str, receive: Any
 
     control = np.zeros(512, dtype=np.int64)
     wire: Wire = (
-        CompiledWire(fail, NAME, control, ENGINE_COUNTERS, MAX_FRAME, RingSize(2, 1 << 10), receive)
+        CompiledWire(fail, NAME, control, ENGINE_CELLS, MAX_FRAME, RingSize(2, 1 << 10), receive)
         if kind == "compiled"
-        else PlainWire(fail, NAME, control, ENGINE_COUNTERS, MAX_FRAME)
+        else PlainWire(fail, NAME, control, ENGINE_CELLS, MAX_FRAME)
     )
     with pytest.raises(zmq.ZMQError, match="in use"):
         wire.start()
@@ -316,10 +316,10 @@ def test_an_error_of_the_socket_ends_the_loop_with_its_errno(receive: Any, kind:
     wire: Wire
     if kind == "compiled":
         wire = CompiledWire(
-            lambda: context.socket(zmq.PUSH), NAME, control, ENGINE_COUNTERS, MAX_FRAME, RingSize(2, 1 << 10), receive
+            lambda: context.socket(zmq.PUSH), NAME, control, ENGINE_CELLS, MAX_FRAME, RingSize(2, 1 << 10), receive
         )
     else:
-        wire = PlainWire(lambda: context.socket(zmq.PUSH), NAME, control, ENGINE_COUNTERS, MAX_FRAME)
+        wire = PlainWire(lambda: context.socket(zmq.PUSH), NAME, control, ENGINE_CELLS, MAX_FRAME)
     wire.start()
     wait_until(wire.ended, what="the loop's end")
     assert control[CONTROL_WORDS["wire_errno"]] == zmq.ENOTSUP
@@ -331,6 +331,6 @@ def test_make_wire_makes_the_kind_that_was_asked_for(kind: str) -> None:
     def never() -> zmq.Socket[bytes]:
         raise AssertionError("not started")
 
-    wire = make_wire(kind, never, NAME, np.zeros(512, dtype=np.int64), ENGINE_COUNTERS, MAX_FRAME, 10)
+    wire = make_wire(kind, never, NAME, np.zeros(512, dtype=np.int64), ENGINE_CELLS, MAX_FRAME, 10)
     assert wire.compiled == (kind == "compiled")
     os.close(wire.fd)
