@@ -69,8 +69,8 @@ def _build_pace() -> Any:
         for i in range(offsets.shape[0]):
             offset = offsets[i]
             deadline = previous_end + offset - previous_offset if relative else t0 + offset
-            # A gap shorter than the margin never sleeps: yield, else libzmq's I/O thread starves on a shared core.
-            short = offset - previous_offset <= margin
+            # A gap that leaves little time to sleep: yield, else libzmq's I/O thread starves on a shared core.
+            short = offset - previous_offset <= 2 * margin
             clock_gettime(1, here)
             now = scratch[0] * 1_000_000_000 + scratch[1]
             if control[stop] != 0:
