@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "Load": (
         _value("--schedule", "KIND", "absolute: request i is due at t0 + i * interval; relative: one interval after "
                "the previous send call returned (default absolute)", "--submit-schedule"),
-        _value("--submit-interval-ms", "MS", "time between requests, 0 is a burst (default 250)"),
+        _value("--submit-interval-ms", "MS", "time between requests, 0 is a burst (default 350)"),
         _value("--rate", "R", "requests per second, in place of --submit-interval-ms"),
         _value("--num-requests", "N", "requests of a run (default 64; with --prompts: all prompts of the file, and "
                "more than that cycle over them)"),

@@ -130,9 +130,9 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert len(refused(num_requests="9" * 5000)) < 200
 
 
-def test_the_default_is_one_request_every_250_ms_64_times() -> None:
+def test_the_default_is_one_request_every_350_ms_64_times() -> None:
     config = RunConfig()
-    assert (config.submit_interval_ms, config.rate, config.num_requests) == (250.0, None, 64)
+    assert (config.submit_interval_ms, config.rate, config.num_requests) == (350.0, None, 64)
 
 
 def test_a_rate_takes_the_place_of_the_interval() -> None:
