@@ -22,7 +22,13 @@ class Duplicate(NamedTuple):
     row: int
 
 
-InboxItem = EngineRequest | Turned | Duplicate
+class Abort(NamedTuple):
+    """The client gave up a row that ingress has seen; its request may still be with a tokenizer worker."""
+
+    row: int
+
+
+InboxItem = EngineRequest | Turned | Duplicate | Abort
 
 
 class Inbox:

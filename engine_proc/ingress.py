@@ -9,12 +9,12 @@ from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Duplicate, Inbox, Turned
+from engine_proc.inbox import Abort, Duplicate, Inbox, Turned
 from engine_proc.validate import Rejection, check_request
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.errors import FrameError, RunError
-from harness.common.protocol import TEXT, TOKEN_ID_BYTES, RequestFrame, unpack_request
+from harness.common.protocol import TEXT, TOKEN_ID_BYTES, AbortFrame, RequestFrame, unpack_request
 from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
 from harness.common.wire import Arrival, Wire
 
@@ -61,6 +61,7 @@ class Ingress:
         self._width = collector.engine.shape[1]
         self._num_rows = collector.shape.rows
         self._seen = bytearray(self._num_rows)  # owned by: ingress thread
+        self._given_up: set[int] = set()  # rows whose abort overtook their request; owned by: ingress thread
         self._inbox = inbox
         self._tokenizer = tokenizer
         self._capacity = capacity
@@ -115,6 +116,9 @@ class Ingress:
         control = self._control
         try:
             frame = unpack_request(arrival.frame, self._num_rows)
+            if isinstance(frame, AbortFrame):
+                self._take_abort(frame.row)
+                return
             text, ids = _payload(frame)
         except FrameError:
             control[CONTROL_WORDS["bad_frames"]] += 1
@@ -133,7 +137,9 @@ class Ingress:
         cells[base + PARKED] = 1 if arrival.parked and self._wire.compiled else 0
         control[CONTROL_WORDS["ingress"]] += 1
         control[CONTROL_WORDS["ingress_beat_ns"]] = t_ingress
-        if ids is not None:
+        if row in self._given_up:
+            self._turn_away(row, Status.ABORTED, Rejection(Reason.CLIENT_GAVE_UP))
+        elif ids is not None:
             cells[base + TOKENIZE_START] = t_ingress
             cells[base + TOKENIZED] = t_ingress
             self._admit(frame, ids)
@@ -141,6 +147,14 @@ class Ingress:
             self._raw.put(_Raw(frame, text))
         else:
             self._tokenize(_Raw(frame, text))
+
+    def _take_abort(self, row: int) -> None:
+        """Hand an abort on behind its request. Messages keep their order only within one client's connection."""
+        self._control[CONTROL_WORDS["aborts"]] += 1
+        if self._seen[row]:
+            self._inbox.put(Abort(row))
+        else:
+            self._given_up.add(row)
 
     def _work(self) -> None:
         while (raw := self._raw.get()) is not None:
@@ -152,7 +166,7 @@ class Ingress:
         try:
             ids = self._tokenizer.encode(raw.text)
         except Exception:  # the tokenizer is foreign code: its error is this request's, not the engine's
-            self._reject(raw.frame.row, Rejection(Reason.TOKENIZER_ERROR))
+            self._turn_away(raw.frame.row, Status.REJECTED, Rejection(Reason.TOKENIZER_ERROR))
             return
         self._cells[base + TOKENIZED] = self._clock()
         self._admit(raw.frame, ids)
@@ -163,7 +177,7 @@ class Ingress:
         self._cells[base + PROMPT_TOKENS] = len(ids)
         rejection = check_request(ids, frame.max_new_tokens, self._capacity)
         if rejection is not None:
-            self._reject(row, rejection)
+            self._turn_away(row, Status.REJECTED, rejection)
         elif frame.max_new_tokens == 0:
             self._cells[base + STATUS] = Status.COMPLETED
             self._cells[base + FINISH] = FinishReason.EMPTY
@@ -171,12 +185,12 @@ class Ingress:
         else:
             self._inbox.put(EngineRequest(row, ids, frame.max_new_tokens, frame.sampling))
 
-    def _reject(self, row: int, rejection: Rejection) -> None:
+    def _turn_away(self, row: int, status: Status, why: Rejection) -> None:
         base = row * self._width
         cells = self._cells
-        cells[base + ERROR_CODE], cells[base + ERROR_A], cells[base + ERROR_B] = rejection
-        cells[base + STATUS] = Status.REJECTED
-        self._inbox.put(Turned(row, Status.REJECTED, FinishReason.NONE))
+        cells[base + ERROR_CODE], cells[base + ERROR_A], cells[base + ERROR_B] = why
+        cells[base + STATUS] = status
+        self._inbox.put(Turned(row, status, FinishReason.NONE))
 
 
 def _payload(frame: RequestFrame) -> tuple[str, list[int] | None]:

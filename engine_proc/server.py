@@ -78,7 +78,8 @@ class EngineServer:
         inbox = Inbox()
         wire = self._wire(prepared, collector, context)
         socket = push_socket(context, prepared.results_endpoint)
-        loop = StepLoop(self._backend, inbox, Egress(socket), collector, monotonic_ns)
+        egress = Egress(socket)
+        loop = StepLoop(self._backend, inbox, egress, collector, monotonic_ns, self._tokenizer.token_bytes)
         ingress = Ingress(
             wire, collector, inbox, self._tokenizer, self._backend.capacity(), self._spec.tokenize_workers,
             monotonic_ns, loop.fail,

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import tokenizers
 
 from engine_proc.models.source import find_model
+from engine_proc.token_bytes import TokenBytes
 from harness.common.errors import ConfigError
 
 GPT2_END = "<|endoftext|>"
@@ -38,6 +39,7 @@ class Tokenizer:
         rust.no_truncation()  # a tokenizer.json may ask for both; ids then no longer say what the text said
         rust.no_padding()
         self._rust = rust
+        self.token_bytes = TokenBytes(rust)  # owned by: step loop
         self.vocab_size: int = rust.get_vocab_size(with_added_tokens=True)
         self.eos_ids = eos_ids
 

@@ -105,7 +105,7 @@ class Submitter:
             "sleep_overshoot_ns": self._calibration._asdict(),
         }
         self._channel.send(words.READY, pacer=report, clock=clock_report())
-        sampling = Sampling(*self._spec.sampling)
+        sampling = Sampling.from_fields(self._spec.sampling)
         while True:
             message = self._channel.receive()
             assert message is not None

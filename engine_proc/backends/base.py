@@ -56,6 +56,9 @@ class StepOutput:
     batch_ns: CLOCK_MONOTONIC ns at which the batch was formed (stamped as t_scheduled of `admitted`); 0: step start.
     tokens_ns: ns at which the tokens were on the host, after the device sync; 0: step end.
     admitted: rows that entered a batch for the first time. preempted: (row, ns spent preempted) of rows re-admitted.
+    cached_tokens: (row, prompt tokens taken from the prefix cache) of admitted rows that had any; what a recompute
+    after a preemption finds there does not count. prefill_rows: prompts, or chunks of them, in the batch; decode_rows:
+    the others. late_captures: CUDA graphs that this step had to capture, which belongs into warm-up.
     """
 
     admitted: list[int] = field(default_factory=list)
@@ -68,10 +71,18 @@ class StepOutput:
     decode_rows: int = 0
     kv_blocks_used: int = 0
     preemptions: int = 0
+    cached_tokens: list[tuple[int, int]] = field(default_factory=list)
+    prefill_rows: int = 0
+    late_captures: int = 0
 
 
 class EngineBackend(Protocol):
-    """An engine that the step loop drives. `step` may block for one step; the others return at once."""
+    """An engine that the step loop drives. `step` may block for one step; the others return at once.
+
+    Stop strings and stop ids are the step loop's (`engine_proc.stopping`): it aborts a row that they end. A backend may
+    have two more attributes, which the step loop looks for: `reset_prefix_cache()`, called at the start of every run,
+    and `nvtx_range(name)`, a context manager (None: ranges are off).
+    """
 
     def capacity(self) -> Capacity:
         """Limits, constant for the backend's life."""
@@ -83,7 +94,10 @@ class EngineBackend(Protocol):
         """Put a request into the waiting queue."""
 
     def abort(self, row: int) -> bool:
-        """Drop a request wherever it is; False where the row is unknown or already finished."""
+        """Drop a request wherever it is; False where the row is unknown or already finished. Called between steps.
+
+        Tokens of it that a step in flight still gives are dropped by the step loop.
+        """
 
     def has_work(self) -> bool:
         """Whether `step` would do anything."""

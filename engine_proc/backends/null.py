@@ -71,7 +71,8 @@ class NullBackend:
             self._running[request.row] = (request, 0)
             output.admitted.append(request.row)
             output.prefill_tokens += len(request.prompt_ids)
-        output.decode_rows = len(self._running) - len(output.admitted)
+        output.prefill_rows = len(output.admitted)
+        output.decode_rows = len(self._running) - output.prefill_rows
         self._misbehave()
         self._serve(output.batch_ns)
         for row, (request, done) in list(self._running.items()):

@@ -39,6 +39,7 @@ CONTROL_WORDS: dict[str, int] = {
     "end_reason": 1,
     "current_run": 2,
     "receiver_stop": 3,  # set once the engine has ended: what it sent last is still taken
+    "aborts_sent": 4,
     # owned by: submitter
     "sent": 8,
     "refused": 9,
@@ -50,6 +51,7 @@ CONTROL_WORDS: dict[str, int] = {
     "bad_frames": 17,
     "duplicates": 18,
     "ingress_beat_ns": 19,
+    "aborts": 20,  # abort messages taken
     # owned by: engine step loop
     "steps": 24,
     "steps_lost": 25,
@@ -76,6 +78,10 @@ CONTROL_WORDS: dict[str, int] = {
     "receiver_ring_waits": 49,
     "receiver_bad_frames": 50,
     "receiver_errno": 51,
+    # owned by: engine step loop, its second line
+    "late_aborts": 56,  # of rows that had ended, or were not in the engine
+    "late_tokens": 57,  # of rows that had ended, by a stop or an abort; dropped
+    "late_captures": 58,  # CUDA graphs captured after warm-up
 }
 
 

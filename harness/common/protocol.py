@@ -1,8 +1,9 @@
 """Messages on the data and result sockets: msgpack arrays, versioned, no pickle. The only schema module.
 
-A request frame is `[VERSION, kind, row, max_new_tokens, temperature, top_k, top_p, seed, stop_on_eos, payload]`; the
-payload is UTF-8 bytes (TEXT) or little-endian int32 token ids (TOKENS). A result frame is one engine step:
-`[VERSION, RESULTS, [[row, tokens_so_far, status, finish_reason], ...]]`; status NONE means "the first token".
+A request frame is `[VERSION, kind, row, max_new_tokens, *Sampling, payload]`; the payload is UTF-8 bytes (TEXT) or
+little-endian int32 token ids (TOKENS). An abort frame, on the same socket, is `[VERSION, ABORT, row]`. A result frame
+is one engine step: `[VERSION, RESULTS, [[row, tokens_so_far, status, finish_reason], ...]]`; status NONE means "the
+first token".
 """
 
 from __future__ import annotations
@@ -16,23 +17,37 @@ import msgpack
 from harness.common.errors import FrameError
 from harness.common.stamps import FinishReason, Status
 
-VERSION = 1
-TEXT, TOKENS, RESULTS, COMPLAINT = 1, 2, 3, 4
-#: Upper bound of a request frame's bytes beyond its payload: array header and nine scalars of at most 9 bytes.
+VERSION = 2
+TEXT, TOKENS, RESULTS, COMPLAINT, ABORT = 1, 2, 3, 4, 5
+#: Upper bound of a request frame's bytes beyond payload and stops: two headers, ten scalars of at most 9 bytes.
 REQUEST_OVERHEAD_BYTES = 96
 TOKEN_ID_BYTES = 4
 _MAX_TOKENS = 2**31 - 1
+_SAMPLING_TYPES = (float, int, float, int, bool, float, list, list)
+_REQUEST_FIELDS = 4 + len(_SAMPLING_TYPES) + 1
 _STATUSES, _FINISHES = frozenset(map(int, Status)), frozenset(map(int, FinishReason))
 
 
 class Sampling(NamedTuple):
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1.0 mean "no cut"."""
+    """How the next token is drawn, and what ends the output early.
+
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1.0 and `min_p` 0.0 mean "no cut". stop_ids: tokens that end it; stop:
+    texts that end it, as soon as one has come out, even in the middle of a token. Both end it with the reason STOP.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
     stop_on_eos: bool = True
+    min_p: float = 0.0
+    stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def from_fields(cls, fields: Sequence[Any]) -> Sampling:
+        """From the fields in their order, as msgpack gives them back: lists in the place of tuples."""
+        return cls._make(tuple(field) if isinstance(field, list) else field for field in fields)
 
 
 class RequestFrame(NamedTuple):
@@ -43,6 +58,12 @@ class RequestFrame(NamedTuple):
     max_new_tokens: int
     sampling: Sampling
     payload: bytes
+
+
+class AbortFrame(NamedTuple):
+    """The client gives a request up."""
+
+    row: int
 
 
 class ResultEvent(NamedTuple):
@@ -60,23 +81,50 @@ def pack_request(kind: int, row: int, max_new_tokens: int, sampling: Sampling, p
     return packed
 
 
-def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame:
-    """Decode a request frame. Raises FrameError for anything that is not one, or whose row is not in 0..num_rows-1."""
-    fields = _fields(frame, 10)
-    kind, row, max_new, temperature, top_k, top_p, seed, stop_on_eos, payload = fields[1:]
-    if type(kind) is not int or type(row) is not int or type(max_new) is not int or type(payload) is not bytes:
+def pack_abort(row: int) -> bytes:
+    """The bytes of one abort frame."""
+    packed: bytes = msgpack.packb([VERSION, ABORT, row], use_bin_type=True)
+    return packed
+
+
+def request_overhead_bytes(sampling: Sampling) -> int:
+    """Upper bound of a request frame's bytes beyond its payload."""
+    return REQUEST_OVERHEAD_BYTES + len(msgpack.packb([sampling.stop_ids, sampling.stop], use_bin_type=True))
+
+
+def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame | AbortFrame:
+    """Decode what a client sent. Raises FrameError for junk, and for a row that is not in 0..num_rows-1."""
+    fields = _fields(frame)
+    kind, row = fields[1], fields[2] if len(fields) > 2 else None
+    if type(kind) is not int or type(row) is not int:
         raise FrameError("request frame with a field of the wrong type")
-    if kind not in (TEXT, TOKENS):
+    if kind not in (TEXT, TOKENS, ABORT):
         raise FrameError(f"request frame of unknown kind {kind}")
+    if len(fields) != (3 if kind == ABORT else _REQUEST_FIELDS):
+        raise FrameError("frame is not an array of the expected length")
     if not 0 <= row < num_rows:
         raise FrameError(f"request frame for row {row}, which does not exist")
-    if type(temperature) is not float or type(top_p) is not float or type(top_k) is not int or type(seed) is not int:
+    if kind == ABORT:
+        return AbortFrame(row)
+    max_new, payload = fields[3], fields[-1]
+    if type(max_new) is not int or type(payload) is not bytes:
+        raise FrameError("request frame with a field of the wrong type")
+    return RequestFrame(kind, row, max_new, _sampling(fields[4:-1]), payload)
+
+
+def _sampling(fields: list[Any]) -> Sampling:
+    """The sampling part of a request frame. Raises FrameError."""
+    if any(type(field) is not wanted for field, wanted in zip(fields, _SAMPLING_TYPES, strict=True)):
         raise FrameError("request frame with a sampling field of the wrong type")
-    if type(stop_on_eos) is not bool:
-        raise FrameError("request frame with a sampling field of the wrong type")
-    if not (0.0 <= temperature < inf and top_k >= 0 and 0.0 < top_p <= 1.0):
+    sampling = Sampling.from_fields(fields)
+    if any(type(token) is not int for token in sampling.stop_ids) or any(type(s) is not str for s in sampling.stop):
+        raise FrameError("request frame with a stop of the wrong type")
+    cuts = 0.0 < sampling.top_p <= 1.0 and 0.0 <= sampling.min_p <= 1.0 and sampling.top_k >= 0
+    if not (0.0 <= sampling.temperature < inf and cuts):
         raise FrameError("request frame with a sampling field out of range")
-    return RequestFrame(kind, row, max_new, Sampling(temperature, top_k, top_p, seed, stop_on_eos), payload)
+    if min(sampling.stop_ids, default=0) < 0 or "" in sampling.stop:
+        raise FrameError("request frame with a stop out of range")
+    return sampling
 
 
 def pack_results(events: Sequence[ResultEvent]) -> bytes:
@@ -100,7 +148,7 @@ class Complaint(NamedTuple):
 
 def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent] | Complaint:
     """Decode what the engine sent. Raises FrameError for junk."""
-    fields = _fields(frame, None)
+    fields = _fields(frame)
     if type(fields[1]) is not int:
         raise FrameError("result frame of unknown kind")
     if fields[1] == COMPLAINT and len(fields) == 4 and type(fields[2]) is int and type(fields[3]) is str:
@@ -120,12 +168,12 @@ def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent
     return events
 
 
-def _fields(frame: bytes | memoryview, count: int | None) -> list[Any]:
+def _fields(frame: bytes | memoryview) -> list[Any]:
     try:
         fields = msgpack.unpackb(frame, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises ValueError, its own types and UnicodeDecodeError alike
         raise FrameError(f"not msgpack: {type(error).__name__}") from error
-    if type(fields) is not list or len(fields) < 2 or (count is not None and len(fields) != count):
+    if type(fields) is not list or len(fields) < 2:
         raise FrameError("frame is not an array of the expected length")
     if type(fields[0]) is not int or fields[0] != VERSION:
         raise FrameError(f"frame of version {fields[0]!r}, this side speaks {VERSION}")

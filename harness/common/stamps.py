@@ -63,6 +63,7 @@ class Reason(IntEnum):
     NO_WORD = 17
     TOO_LARGE_FOR_CACHE = 18
     RUN_FAILED = 19
+    CLIENT_GAVE_UP = 20
 
 
 #: One sentence a reason; `{a}` and `{b}` are the row's two error arguments.
@@ -87,6 +88,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.NO_WORD: "no word came of it although everything else was settled",
     Reason.RUN_FAILED: "the run failed",
     Reason.TOO_LARGE_FOR_CACHE: "needs {a} KV blocks, the pool has {b}",
+    Reason.CLIENT_GAVE_UP: "the client gave up waiting",
 }
 
 
@@ -134,7 +136,7 @@ ENGINE_COLUMNS = (
 RECEIVER_COLUMNS = ("t_delivered", "t_finished", "receiver_status", "received_tokens", "close_status", "close_reason")
 STEP_COLUMNS = (
     "t_start", "t_batch", "t_tokens", "t_end", "prefill_tokens", "decode_rows", "kv_blocks_used", "preemptions",
-    "tokens_end", "run",
+    "tokens_end", "run", "prefill_rows",
 )  # fmt: skip
 
 #: Every stamp in the order of requests.csv.
