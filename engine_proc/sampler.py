@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -41,22 +42,26 @@ def _mix(value: int) -> int:
 
 
 def _draw(logits: Tensor, sampling: Sampling, u: float) -> int:
-    """The token at which the cumulative probability passes `u`, after temperature, then top-k, then top-p.
+    """The token at which the cumulative probability passes `u`, after temperature, then top-k, then top-p and min-p.
 
-    float64: a float32 sum over 50,000 probabilities is off by more than the rarest tokens have.
+    min-p keeps the tokens that are at least that share as likely as the best one. float64: a float32 sum over 50,000
+    probabilities is off by more than the rarest tokens have.
     """
-    scaled = (logits.double() - logits.max()) / max(sampling.temperature, MIN_TEMPERATURE)
+    scaled = (logits.double() - logits.max()) / max(sampling.temperature, MIN_TEMPERATURE)  # of the best one: 0
+    floor = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
     ids: Tensor | None = None
     if 0 < sampling.top_k < scaled.numel():
         scaled, ids = scaled.topk(sampling.top_k)  # sorted, best first
     elif sampling.top_p < 1.0:
         scaled, ids = scaled.sort(descending=True, stable=True)
+    elif sampling.min_p > 0.0:
+        scaled = scaled.masked_fill(scaled < floor, -math.inf)
     weights = torch.softmax(scaled, dim=-1)
     cumulative = weights.cumsum(0)
-    if sampling.top_p < 1.0:
+    if ids is not None and (sampling.top_p < 1.0 or sampling.min_p > 0.0):
         # Keep the smallest set that reaches top_p: a token stays while what is before it falls short.
-        kept = int((cumulative - weights < sampling.top_p).sum().item())
-        cumulative = cumulative[: max(kept, 1)]
+        stays = (cumulative - weights < sampling.top_p) & (scaled >= floor)
+        cumulative = cumulative[: max(int(stays.sum().item()), 1)]
     place = int(torch.searchsorted(cumulative, u * cumulative[-1].item(), right=True).item())
     place = min(place, cumulative.numel() - 1)
     return place if ids is None else int(ids[place].item())
