@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 #: Fields whose flag is not the name with dashes, less a unit of seconds.
 _FLAGS = {
     "stop_on_eos": "--no-stop-on-eos",
-    "prefix_cache": "--no-prefix-cache",
 }
 _LONGEST_VALUE = 60
 

@@ -11,6 +11,7 @@ import numpy as np
 from harness.common.clock import NS_PER_S
 from harness.common.collector import Int64Array
 from harness.common.stamps import Ledger, Status
+from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.records import RunRecord
 from harness.statistics import NumberArray, percentile, summarize
@@ -71,7 +72,7 @@ class RunMetrics:
             "throughput": dict(self.throughput),
             "submit_wall_ms": _ms(self.submit_wall_ns),
             "duration_ms": _ms(self.duration_ns),
-            "engine": {"steps": len(self.record.steps["t_start"]), "busy_fraction": self.busy},
+            "engine": engine_json(self.record, self.busy),
             "metrics": {
                 name: None if values is None else summarize(values, NS_PER_MS).to_json()
                 for name, values in self.values.items()

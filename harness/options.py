@@ -10,22 +10,37 @@ from harness.common.errors import ConfigError
 
 
 class Option(NamedTuple):
-    """A flag: its spellings, the `RunConfig` field, the word for its value (empty: a switch), the help."""
+    """A flag: its spellings, the `RunConfig` field, the word for its value (empty: a switch), the help.
+
+    toggle: the value is on or off and may be left out, which is on; off_flags: switches that turn it off. repeats: it
+    may be given several times.
+    """
 
     flags: tuple[str, ...]
     field: str
     metavar: str
     help: str
     switch_to: bool = True
+    toggle: bool = False
+    off_flags: tuple[str, ...] = ()
+    repeats: bool = False
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (*self.flags, *self.off_flags)
 
 
-def _value(flag: str, metavar: str, text: str, *more: str, field: str = "") -> Option:
-    return Option((flag, *more), field or flag[2:].replace("-", "_"), metavar, text)
+def _value(flag: str, metavar: str, text: str, *more: str, field: str = "", repeats: bool = False) -> Option:
+    return Option((flag, *more), field or flag[2:].replace("-", "_"), metavar, text, repeats=repeats)
 
 
 def _switch(flag: str, text: str) -> Option:
     off = flag.startswith("--no-")
     return Option((flag,), flag[5 if off else 2 :].replace("-", "_"), "", text, switch_to=not off)
+
+
+def _toggle(flag: str, text: str, *off_flags: str) -> Option:
+    return Option((flag,), flag[2:].replace("-", "_"), "on|off", text, toggle=True, off_flags=off_flags)
 
 
 GROUPS: dict[str, tuple[Option, ...]] = {
@@ -53,19 +68,40 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--temperature", "T", "0 is greedy (default 0)"),
         _value("--top-k", "K", "draw from the K likeliest tokens only, 0 is no cut (default 0)"),
         _value("--top-p", "P", "draw from the likeliest tokens of this mass only (default 1)"),
+        _value("--min-p", "P", "draw only from tokens at least P times as likely as the likeliest (default 0)"),
         _value("--seed", "N", "seed of all that is drawn; nothing is drawn at temperature 0 (default 0)"),
         _switch("--no-stop-on-eos", "generate all new tokens, whatever they are"),
+        _value("--stop-ids", "N[,N...]", "token ids that end an output; the one that did counts, its text is left out"),
+        _value("--stop", "TEXT", "text that ends an output, which is cut before it; may be given several times",
+               repeats=True),
+        _value("--abort-after-ms", "MS", "the client gives a request up that is not finished so long after it was sent "
+               "(default: never)"),
     ),
     "Engine": (
-        _value("--engine", "NAME", "native, null (no model, scripted service times) or your own as module:factory "
-               "(default native)"),
-        _value("--model", "MODEL", "builtin:gpt2, a local folder or a hub id (default builtin:gpt2: GPT-2 small's "
-               "shape with random weights, no download)", "--hf-model-id"),
+        _value("--engine", "NAME", "native, transformers (its continuous batching, greedy only), null (no model, "
+               "scripted service times) or your own as module:factory (default native)"),
+        _value("--model", "MODEL", "builtin:gpt2 (GPT-2 small's shape with random weights), builtin:smollm2, a "
+               "local folder, a .gguf file or a hub id (default builtin:gpt2)", "--hf-model-id"),
         _value("--device", "DEV", "cpu, cuda or cuda:N (default cpu)"),
         _value("--dtype", "TYPE", "auto, float32, bfloat16 or float16 (default auto: bfloat16 where it is fast)"),
         _value("--max-batch-size", "N", "most requests that run at once (default 16)"),
         _value("--prefill-max-batch-size", "N", "most requests that one step prefills (default 16)"),
-        _switch("--no-prefix-cache", "states what is so: there is no prefix cache yet"),
+        _value("--prefill-max-tokens", "N", "most tokens that one step computes, prompts and decode rows together "
+               "(default: the engine's)"),
+        _toggle("--chunked-prefill", "cut a prompt that exceeds the tokens of a step into several steps (default on)"),
+        _value("--scheduling", "KIND", "prefill_first: decode rows wait while there are prompts to compute; "
+               "decode_first: every step serves the decode rows, and prompts with the tokens left (default "
+               "prefill_first)"),
+        _value("--block-size", "N", "tokens of a KV block (default: the engine's)"),
+        _value("--kv-blocks", "N", "KV blocks in all (default: what fits the memory)"),
+        _value("--kv-memory", "SIZE", "memory of all KV blocks, such as 800MB or 2GiB, in place of --kv-blocks"),
+        _toggle("--prefix-cache", "keep the KV blocks of prompts and use them again for prompts that begin alike; "
+                "emptied before every run (default on)", "--no-prefix-cache"),
+        _toggle("--paged-attn", "attention over KV blocks in place; off: the plain twin, on a dense copy (default on)"),
+        _toggle("--cuda-graph", "replay decode steps as CUDA graphs, captured before the run (default off)"),
+        _toggle("--compile", "torch.compile the model before the run (default off)"),
+        _toggle("--overlap", "prepare the next step while the device computes (default on with CUDA)"),
+        _toggle("--nvtx", "mark steps and their parts for Nsight (default off)"),
     ),
     "Null engine (only with --engine null)": (
         _value("--null-service-ms", "MS", "service time of a step (default 0)"),
@@ -141,15 +177,26 @@ def run_parser(prog: str) -> Parser:
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for option in options:
-            if option.metavar:
-                group.add_argument(*option.flags, dest=option.field, metavar=option.metavar, help=option.help)
-            if option.field.endswith("_s"):  # the field's own name works too; in the help it would be noise
-                group.add_argument(f"{option.flags[0]}-s", dest=option.field, help=argparse.SUPPRESS)
-            if not option.metavar:
-                group.add_argument(*option.flags, dest=option.field, action="store_const", const=option.switch_to,
-                                   help=option.help)  # fmt: skip
+            _add(group, option)
     add_help(parser)
     return parser
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    """Add an option, and the spellings that would only be noise in the help."""
+    words: dict[str, Any] = {"dest": option.field, "help": option.help}
+    if option.toggle:
+        group.add_argument(*option.flags, nargs="?", const="on", metavar=option.metavar, **words)
+    elif option.metavar:
+        action = "append" if option.repeats else "store"
+        group.add_argument(*option.flags, metavar=option.metavar, action=action, **words)
+    else:
+        group.add_argument(*option.flags, action="store_const", const=option.switch_to, **words)
+    if option.off_flags:
+        off = f"the same as {option.flags[0]} off"
+        group.add_argument(*option.off_flags, dest=option.field, action="store_const", const="off", help=off)
+    if option.field.endswith("_s"):  # the field's own name works too
+        group.add_argument(f"{option.flags[0]}-s", dest=option.field, help=argparse.SUPPRESS)
 
 
 def add_help(parser: Parser) -> None:

@@ -27,7 +27,7 @@ def read_counters(session: Session) -> Counters:
     return Counters(
         sent=sent,
         handled=sent + refused + errors,
-        wire_messages=word("wire_messages") + word("wire_bad_frames"),
+        wire_messages=word("wire_messages") + word("wire_bad_frames") - word("aborts"),  # requests only
         ingress=word("ingress"),
         turned_away=word("bad_frames") + word("duplicates") + word("wire_bad_frames"),
         terminal=word("terminal"),
@@ -53,6 +53,8 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
     session.collector.set_word("current_run", span.index)
     t0 = clock() + T0_AHEAD_NS
     session.collector.control[RUN_T0_CELL + span.index] = t0
+    if session.aborter is not None:
+        session.aborter.begin(span.first_row, session.plan.offsets_ns[: span.rows], t0)
     session.events.send(session.submitter, words.START, t0_ns=t0)
     return _take_results(session, span, watch, progress, clock)
 
@@ -62,7 +64,8 @@ def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progr
     started = shown = clock()
     tokens = session.collector.word("tokens")
     while True:
-        messages, ready = session.events.wait(POLL_S)
+        wait_s = POLL_S if session.aborter is None else min(POLL_S, session.aborter.act(clock()) / NS_PER_S)
+        messages, ready = session.events.wait(wait_s)
         if session.wire.fd in ready:
             session.wire.park()  # cannot block: the descriptor is ready; reading it resets it
         session.receiver.consume()

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import zmq
 
+from harness.aborter import Aborter
+from harness.child_specs import engine_spec, sampling_of, submitter_spec
 from harness.children import Child, spawn
 from harness.common import control as words
-from harness.common.clock import clock_report, monotonic_ns
+from harness.common.clock import NS_PER_MS, clock_report, monotonic_ns
 from harness.common.collector import Collector
-from harness.common.errors import ChildDiedError
+from harness.common.errors import ChildDiedError, ConfigError, RunError
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
 from harness.common.processes import affinity_of, start_ticks
-from harness.common.protocol import REQUEST_OVERHEAD_BYTES
-from harness.common.sockets import endpoint, make_context, pull_socket
-from harness.common.specs import EngineSpec, NullSpec, Preparation, SubmitterSpec
+from harness.common.protocol import request_overhead_bytes
+from harness.common.sockets import endpoint, make_context, pull_socket, push_socket, wait_until_connected
+from harness.common.specs import Preparation
 from harness.common.wire import RECEIVER_CELLS, Wire, make_wire
 from harness.config import RunConfig
 from harness.cores import Placement
@@ -34,6 +36,7 @@ from harness.workspace import PLAN_FILE, Workspace
 
 #: A result message: header and up to 256 events of at most 37 bytes (`engine_proc.egress`), or a short complaint.
 RESULT_FRAME_BYTES = 64 + 256 * 40
+CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -52,46 +55,10 @@ class Session:
     receiver: Receiver
     context: zmq.Context[Any]
     facts: dict[str, Any]
+    aborter: Aborter | None
 
     def children(self) -> tuple[Child, Child]:
         return self.engine, self.submitter
-
-
-def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
-    """What the engine is told."""
-    null = NullSpec(
-        service_ns=round(config.null_service_ms * 1e6),
-        spin=config.null_service == "spin",
-        hold_gil=config.null_hold_gil,
-        crash_at_step=config.null_crash_at_step or 0,
-        hang_at_step=config.null_hang_at_step or 0,
-        start_delay_ns=round(config.null_start_delay_s * 1e9),
-    )
-    return EngineSpec(
-        engine=config.engine,
-        model=config.model,
-        device=config.device,
-        dtype=config.dtype,
-        max_batch_size=config.max_batch_size,
-        prefill_max_batch_size=config.prefill_max_batch_size,
-        tokenize_workers=config.tokenize_workers,
-        pretok=config.pretok,
-        cores=list(cores),
-        wire="python" if config.pacer == "python" else "auto",
-        null=null.to_body(),
-    )
-
-
-def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
-    """What the submitter is told."""
-    return SubmitterSpec(
-        pacer=config.pacer,
-        wait=config.wait,
-        relative=config.schedule == "relative",
-        cores=list(placement.submitter),
-        own_core=set(placement.submitter).isdisjoint(placement.engine),
-        sampling=[config.temperature, config.top_k, config.top_p, config.seed, config.stop_on_eos],
-    )
 
 
 def start_children(config: RunConfig, placement: Placement, workspace: Workspace, events: Events) -> list[Child]:
@@ -169,6 +136,27 @@ def open_wire(config: RunConfig, workspace: Workspace, collector: Collector, con
     return wire
 
 
+def open_aborter(
+    config: RunConfig, data_endpoint: str, collector: Collector, context: zmq.Context[Any]
+) -> Aborter | None:
+    """The client that gives up, where one is asked for. Raises RunError."""
+    if config.abort_after_ms is None:
+        return None
+    socket = push_socket(context, data_endpoint)
+    aborter = Aborter(socket, collector, round(config.abort_after_ms * NS_PER_MS))
+    if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
+        aborter.close()
+        raise RunError(f"no engine at the data socket within {CONNECT_TIMEOUT_S:.0f} s")
+    return aborter
+
+
+def check_stop_ids(config: RunConfig, vocab_size: int) -> None:
+    """Raises ConfigError for a stop id that no output can hold: it would be accepted and ignored."""
+    beyond = [token for token in config.stop_ids if token >= vocab_size]
+    if beyond:
+        raise ConfigError(f"--stop-ids: {beyond[0]} is outside the model's vocabulary of {vocab_size} tokens")
+
+
 def open_session(
     config: RunConfig,
     placement: Placement,
@@ -194,7 +182,7 @@ def open_session(
         plan=str(workspace.staging / PLAN_FILE),
         data_endpoint=endpoint(workspace.sockets, "data"),
         results_endpoint=endpoint(workspace.sockets, "results"),
-        request_frame_bytes=plan.largest_payload_bytes() + REQUEST_OVERHEAD_BYTES,
+        request_frame_bytes=plan.largest_payload_bytes() + request_overhead_bytes(sampling_of(config)),
         result_frame_bytes=RESULT_FRAME_BYTES,
     )
     facts: dict[str, Any] = {"clocks": {"harness": clock_report()}}
@@ -211,8 +199,10 @@ def open_session(
         "note": placement.note,
     }
     facts["receiver_wire"] = "compiled" if wire.compiled else "python"
+    check_stop_ids(config, facts["capacity"]["vocab_size"])
     events.send(engine, words.START)
     receiver = Receiver(wire, collector)
+    aborter = open_aborter(config, prepared.data_endpoint, collector, context)
     return Session(
-        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts
+        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts, aborter
     )

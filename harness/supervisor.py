@@ -13,7 +13,6 @@ from typing import Any
 
 from harness.children import Child
 from harness.closing import close_rows
-from harness.common import control as words
 from harness.common.clock import monotonic_ns
 from harness.common.collector import RUN_T0_CELL, Collector
 from harness.common.errors import ConfigError, IsorateError, RunError
@@ -25,6 +24,7 @@ from harness.cores import Placement, allowed_cpus, default_placement
 from harness.events import DeadChildError, Events, InterruptedRunError
 from harness.layout import RunSpan, lay_out
 from harness.manifest import host_manifest
+from harness.output_text import decode_outputs
 from harness.plan.build import describe
 from harness.progress import Progress
 from harness.report.finish import Outcome, finish_session
@@ -149,13 +149,8 @@ class Supervisor:
         """Texts of the outputs by row, decoded by the engine's tokenizer after the last run."""
         if self.session is None or not self.config.save_outputs or self.end is EndReason.STALLED:
             return None
-        from harness.records import read_outputs
-
-        outputs = {row: [int(token) for token in ids] for row, ids in read_outputs(self.collector).items()}
         self._set_stop()
-        self.events.send(self.session.engine, words.DETOKENIZE, rows=list(outputs.values()))
-        body = self.events.expect(self.session.engine, words.DETOKENIZED, self.config.start_timeout_s)
-        return dict(zip(outputs, body["texts"], strict=True))
+        return decode_outputs(self.session)
 
     def _note_death(self, error: DeadChildError) -> None:
         self.end = EndReason.ENGINE_DIED if error.child.name == "engine" else EndReason.SUBMITTER_DIED
@@ -190,6 +185,8 @@ class Supervisor:
         self.collector.set_word("receiver_stop", 1)  # its wire ends within one receive timeout
         session.wire.join()
         session.receiver.consume()
+        if session.aborter is not None:
+            session.aborter.close()
         session.context.term()
 
     def _conclude(self, texts: Mapping[int, str] | None) -> int:

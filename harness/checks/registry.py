@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.checks.accounting import LOST, MISSING, REFUSED, TOKEN_COUNT
 from harness.checks.check import Check
 from harness.checks.data_loss import BAD_FRAMES, RECORDS_LOST, STRAY_MESSAGES
+from harness.checks.graphs import LATE_CAPTURES
 from harness.checks.pacing import LAG_OF_GAP, OFFERED_RATE, SUBMIT_LAG
 from harness.checks.placement import SHARED_CORE
 from harness.checks.stamp_chain import STAMP_CHAIN
@@ -22,4 +23,5 @@ CHECKS: tuple[Check, ...] = (
     RECORDS_LOST,
     BAD_FRAMES,
     STRAY_MESSAGES,
+    LATE_CAPTURES,
 )

@@ -39,8 +39,34 @@ class NullSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineOptions(Spec):
+    """Sizes, policies and switchable parts of an engine with a model. None: the engine decides. kv_memory: bytes.
+
+    The names are those of the native backend's arguments; chunked: cut prompts longer than a step; policy:
+    "prefill_first" | "decode_first".
+    """
+
+    block_size: int | None = None
+    kv_blocks: int | None = None
+    kv_memory: int | None = None
+    prefix_cache: bool = True
+    prefill_max_tokens: int | None = None
+    chunked: bool = True
+    policy: str = "prefill_first"
+    paged_attn: bool = True
+    cuda_graph: bool = False
+    compile: bool = False
+    overlap: bool = False
+    nvtx: bool = False
+
+    def chosen(self) -> dict[str, Any]:
+        """What does not leave the choice to the engine, by name."""
+        return {name: value for name, value in self.to_body().items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec(Spec):
-    """What the engine process needs before the plan is known."""
+    """What the engine process needs before the plan is known. options, null: bodies of EngineOptions and NullSpec."""
 
     engine: str
     model: str
@@ -53,6 +79,7 @@ class EngineSpec(Spec):
     cores: list[int]
     wire: str  # "auto" | "compiled" | "python"
     null: dict[str, Any]
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from harness.report.words import cpu_list, described, number, rate_words, safe, 
 Lines = Iterator[tuple[str, str]]
 
 #: Keys of the engine's description that have a line of their own.
-_SHOWN = ("model", "weights", "note", "device", "dtype", "threads", "paged_attn", "cuda_graph", "nvtx")
+_SHOWN = (
+    "model", "weights", "note", "device", "dtype", "threads", "paged_attn", "cuda_graph", "nvtx", "prefix_cache",
+)  # fmt: skip
 
 
 def setup_lines(summary: Mapping[str, Any]) -> Lines:
@@ -62,6 +64,9 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     whole = plan.get("prompt_tokens")
     differs = whole is not None and whole != tokens["prompt"]
     yield "Prompt tokens", number(tokens["prompt"]) + (f" completed, {number(whole)} in the plan" if differs else "")
+    cache = _prefix_cache(summary, run)
+    if cache is not None:
+        yield "Prefix cache", cache
     yield "Completion tokens", number(tokens["completion"])
     yield "Submit wall", time_words(run["submit_wall_ms"])
     yield "Submit interval", _interval(plan)
@@ -70,7 +75,9 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     output, total = throughput["output_tokens_per_s"], throughput["total_tokens_per_s"]
     yield "Throughput", f"output {rate_words(output, ' tokens/s')}, with prompts {rate_words(total, ' tokens/s')}"
     busy = run["engine"]["busy_fraction"]
-    yield "Engine busy", "not measured" if busy is None else f"{100 * busy:.0f} % of the run"
+    preemptions = run["engine"].get("preemptions")
+    often = f", {number(preemptions)} preemptions" if preemptions else ""
+    yield "Engine busy", "not measured" if busy is None else f"{100 * busy:.0f} % of the run{often}"
 
 
 def ended_line(summary: Mapping[str, Any]) -> str | None:
@@ -79,6 +86,17 @@ def ended_line(summary: Mapping[str, Any]) -> str | None:
         return None
     words = str(summary["ended"]).replace("_", " ")
     return f"{words}: {safe(summary['end_detail'])}" if summary.get("end_detail") else words
+
+
+def _prefix_cache(summary: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
+    """The hit rate; None for an engine that has no prefix cache and says nothing of one."""
+    is_on = summary["engine"].get("prefix_cache", summary["config"].get("prefix_cache"))
+    counted = run["engine"].get("prefix_cache")
+    if not counted or not (is_on or counted["cached_tokens"]):
+        return "off" if is_on is False else None
+    cached, prompt = counted["cached_tokens"], counted["prompt_tokens"]
+    rate = "" if counted["hit_rate"] is None else f"{100 * counted['hit_rate']:.1f} % hit rate, "
+    return f"{rate}{number(cached)} of {number(prompt)} prompt tokens"
 
 
 def _interval(plan: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from harness.report.figures import figures_table
 from harness.report.header_lines import ended_line, host_lines, load_lines, setup_lines
 from harness.report.ledger_bar import ledger_table
+from harness.report.timeline_chart import timeline_lines
 from harness.report.words import number, rate_words, safe, time_words
 
 _STYLES = {"VALID": "bold green", "SUSPECT": "bold yellow", "INVALID": "bold red", "PASS": "green", "WARN": "yellow"}
@@ -54,6 +55,9 @@ def _run(summary: Mapping[str, Any], run: Mapping[str, Any], console: Console, w
     _print(console, figures_table(run, width, pretok=pretok, relative=relative), width)
     if run["ledger"]["mean"] is not None:
         _print(console, ledger_table(run["ledger"], width, ascii_only=ascii_only), width)
+    charts = list(timeline_lines(run, summary["engine"], width, ascii_only=ascii_only))
+    if charts:
+        _print(console, _grid(charts, ascii_only), width)
 
 
 def _verdict(summary: Mapping[str, Any], console: Console, width: int, ascii_only: bool) -> None:

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from harness.common.errors import FrameError
 from harness.common.protocol import (
+    ABORT,
     COMPLAINT,
     RESULTS,
     TEXT,
     TOKENS,
     VERSION,
+    AbortFrame,
     Complaint,
     RequestFrame,
     ResultEvent,
@@ -37,6 +39,9 @@ samplings = st.builds(
     st.floats(0, 1, exclude_min=True),
     INT64,
     st.booleans(),
+    st.floats(0, 1),
+    st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
+    st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
 )
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9), st.binary(max_size=9)
@@ -50,10 +55,12 @@ near_requests = st.tuples(
         st.one_of(right, values)
         for right in (
             st.just(VERSION), st.sampled_from([TEXT, TOKENS]), st.integers(-1, ROWS), INT64, st.floats(), INT64,
-            st.floats(), INT64, st.booleans(), st.binary(max_size=20),
+            st.floats(), INT64, st.booleans(), st.floats(), st.lists(INT64, max_size=2),
+            st.lists(st.text(max_size=2), max_size=2), st.binary(max_size=20),
         )
     )
 )  # fmt: skip
+near_aborts = st.tuples(st.just(VERSION), st.just(ABORT), st.one_of(st.integers(-1, ROWS), values))
 near_results = st.tuples(
     st.just(VERSION),
     st.sampled_from([RESULTS, COMPLAINT, TEXT]),
@@ -66,7 +73,10 @@ def check_request(frame: bytes) -> None:
         request = unpack_request(frame, ROWS)
     except FrameError:
         return
-    assert 0 <= request.row < ROWS and request.kind in (TEXT, TOKENS)
+    assert 0 <= request.row < ROWS
+    if isinstance(request, AbortFrame):
+        return
+    assert request.kind in (TEXT, TOKENS)
     assert 0 <= request.sampling.temperature < float("inf") and 0 < request.sampling.top_p <= 1
 
 
@@ -119,7 +129,7 @@ def test_random_bytes_raise_nothing_but_frame_errors(frame: bytes) -> None:
     check_results(frame)
 
 
-@given(near_requests)
+@given(near_requests | near_aborts)
 def test_requests_with_wrong_fields_raise_nothing_but_frame_errors(fields: tuple[Any, ...]) -> None:
     check_request(msgpack.packb(fields, use_bin_type=True))
 

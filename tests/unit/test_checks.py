@@ -240,3 +240,20 @@ def test_advice_is_given_where_a_check_did_not_pass(made: MadeSession) -> None:
     assert not check_of(made, "lost")["explanation"].endswith(advice)
     made.clear(19, "receiver_status", "close_status", "t_finished", "t_delivered", "finish_reason")
     assert check_of(made, "lost")["explanation"].endswith(advice)
+
+
+def test_a_graph_captured_after_warm_up_flags_the_run(made: MadeSession) -> None:
+    made.collector.set_word("late_captures", 2)
+    assert grades(made) == {"late_captures": "WARN"}
+    assert "--cuda-graph off" in check_of(made, "late_captures")["explanation"]
+
+
+@pytest.mark.parametrize(("graphs", "status"), [(None, "N/A"), (False, "N/A"), (True, "PASS")])
+def test_without_graphs_there_is_none_to_capture_late(tmp_path: Path, graphs: bool | None, status: str) -> None:
+    made = make_session(tmp_path, engine={"cuda_graph": graphs})
+    assert check_of(made, "late_captures")["status"] == status
+
+
+def test_requests_that_the_client_gave_up_are_no_results(made: MadeSession) -> None:
+    made.set("receiver_status", 3, Status.ABORTED)
+    assert grades(made) == {"missing": "WARN"}

@@ -96,8 +96,37 @@ def test_every_other_flag_reaches_its_setting(session: FakeSession, tmp_path: Pa
 
 
 def test_sampling_flags_reach_their_settings(session: FakeSession) -> None:
-    config = config_of(session, "--temperature", "0.7", "--top-k", "40", "--top-p", "0.9")
-    assert (config.temperature, config.top_k, config.top_p) == (0.7, 40, 0.9)
+    config = config_of(session, "--temperature", "0.7", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.05")
+    assert (config.temperature, config.top_k, config.top_p, config.min_p) == (0.7, 40, 0.9, 0.05)
+
+
+def test_stop_flags_reach_their_settings(session: FakeSession) -> None:
+    config = config_of(session, "--stop", "\n\n", "--stop-ids", "7,9", "--stop=-end-", "--abort-after-ms", "2.5")
+    assert (config.stop, config.stop_ids, config.abort_after_ms) == (("\n\n", "-end-"), (7, 9), 2.5)
+
+
+def test_engine_flags_reach_their_settings(session: FakeSession) -> None:
+    words = (
+        "--device cuda --block-size 32 --kv-blocks 500 --prefill-max-tokens 256 --chunked-prefill off --scheduling "
+        "decode_first --prefix-cache off --paged-attn off --cuda-graph on --compile on --overlap off --nvtx on"
+    )
+    assert config_of(session, *words.split()) == RunConfig(
+        device="cuda", block_size=32, kv_blocks=500, prefill_max_tokens=256, chunked_prefill=False,
+        scheduling="decode_first", prefix_cache=False, paged_attn=False, cuda_graph=True, compile=True, overlap=False,
+        nvtx=True,
+    )  # fmt: skip
+    assert config_of(session, "--kv-memory", "1GiB").kv_memory == 1 << 30
+
+
+def test_an_on_off_flag_by_itself_is_on(session: FakeSession) -> None:
+    """So the published command lines, in which they are switches, mean what they meant."""
+    config = config_of(session, "--paged-attn", "--cuda-graph", "--nvtx", "--device", "cuda")
+    assert (config.paged_attn, config.cuda_graph, config.nvtx) == (True, True, True)
+
+
+@pytest.mark.parametrize("words", [["--no-prefix-cache"], ["--prefix-cache", "off"], ["--prefix-cache=off"]])
+def test_the_prefix_cache_is_turned_off_by_either_spelling(session: FakeSession, words: list[str]) -> None:
+    assert config_of(session, *words).prefix_cache is False
 
 
 def test_timeouts_take_the_name_of_their_setting_too(session: FakeSession) -> None:
@@ -179,7 +208,12 @@ BAD_USAGE: dict[str, tuple[list[str], list[str]]] = {
     "no plan": (["--plan", "broken.jsonl"], ["broken.jsonl", "not a plan file"]),
     "unknown built-in model": (["--model", "builtin:gpt7"], ["--model", "builtin:gpt7", "builtin:gpt2"]),
     "unknown model folder": (["--model", "./absent"], ["--model", "./absent"]),
-    "unknown engine": (["--engine", "transformers"], ["--engine", "transformers", "native, null"]),
+    "unknown engine": (["--engine", "vllm"], ["--engine", "vllm", "native, null"]),
+    "neither on nor off": (["--paged-attn", "maybe"], ["--paged-attn", "on or off", "'maybe'"]),
+    "CUDA graph without CUDA": (["--cuda-graph", "on"], ["--cuda-graph", "CUDA device", "cpu"]),
+    "draws with transformers": (["--engine", "transformers", "--temperature", "1"], ["--temperature", "greedy"]),
+    "cache flag with null engine": (["--engine", "null", "--block-size", "16"], ["--block-size", "--engine null"]),
+    "empty stop": (["--stop", ""], ["--stop", "from 1 to"]),
     "unknown core": (["--engine-cores", "60000"], ["--engine-cores", "60000"]),
     "no core list": (["--submitter-cores", "one"], ["--submitter-cores", "'one'"]),
     "null flag without null engine": (["--null-hold-gil"], ["--null-hold-gil", "--engine null"]),

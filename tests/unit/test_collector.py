@@ -26,7 +26,7 @@ from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, SUBMITTER_CO
 SHM = Path("/dev/shm")
 BLOCKS = ("submitter", "engine", "receiver", "steps", "tokens", "control")
 #: Writers of control words, by the first word of each.
-WRITERS = ("stop", "sent", "ingress", "steps", "wire_messages", "results", "receiver_messages")
+WRITERS = ("stop", "sent", "ingress", "steps", "wire_messages", "results", "receiver_messages", "late_aborts")
 
 
 def test_an_attached_collector_sees_what_is_written_and_writes_back(tmp_path: Path) -> None:

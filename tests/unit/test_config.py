@@ -11,8 +11,10 @@ import pytest
 
 from engine_proc.models import source
 from harness.common.errors import ConfigError
-from harness.config import BUILTIN_MODELS, RunConfig
+from harness.config import RunConfig
 from harness.config_errors import flag_of
+from harness.config_values import BUILTIN_MODELS
+from harness.engine_flags import CACHE_ONLY, CUDA_ONLY, PARTS
 from harness.options import GROUPS
 
 
@@ -57,9 +59,25 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("top_k", -1, "from 0 to"),
     ("top_p", 0, "> 0 and <= 1"),
     ("top_p", 1.01, "<= 1"),
+    ("min_p", -0.1, "from 0 to 1"),
+    ("min_p", 1.5, "from 0 to 1"),
+    ("min_p", "nan", "finite"),
+    ("stop_ids", "", "token id"),
+    ("stop_ids", "1,x", "token id"),
+    ("stop_ids", "-3", "token id"),
+    ("stop_ids", -3, "from 0 to"),
+    ("stop_ids", 2**31, "from 0 to"),
+    ("stop", "", "from 1 to 1000"),
+    ("stop", ["a", ""], "from 1 to 1000"),
+    ("stop", "x" * 1001, "from 1 to 1000"),
+    ("stop", ["x"] * 17, "at most 16 times"),
+    ("stop", "\udcff", "UTF-8"),
+    ("abort_after_ms", 0, "> 0"),
+    ("abort_after_ms", -1, "> 0"),
+    ("abort_after_ms", "inf", "finite"),
     ("seed", -1, "from 0 to"),
     ("seed", 2**63, "from 0 to"),
-    ("engine", "transformers", "native, null"),
+    ("engine", "vllm", "native, null"),
     ("engine", "", "native, null"),
     ("engine", "module:", "module:factory"),
     ("model", "builtin:nope", "builtin:gpt2"),
@@ -70,6 +88,22 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("dtype", "int8", "'bfloat16'"),
     ("max_batch_size", 0, "from 1 to"),
     ("prefill_max_batch_size", 0, "from 1 to"),
+    ("prefill_max_tokens", 0, "from 1 to"),
+    ("prefill_max_tokens", 10**9, "from 1 to"),
+    ("scheduling", "random", "'decode_first'"),
+    ("block_size", 0, "from 1 to"),
+    ("block_size", 10**6, "from 1 to"),
+    ("kv_blocks", 0, "from 1 to"),
+    ("kv_blocks", -1, "from 1 to"),
+    ("kv_memory", "", "2GiB"),
+    ("kv_memory", "much", "2GiB"),
+    ("kv_memory", "-1GB", "2GiB"),
+    ("kv_memory", "nan", "2GiB"),
+    ("kv_memory", "2PB", "2GiB"),
+    ("kv_memory", 0, "from 1 byte"),
+    ("kv_memory", "0GB", "from 1 byte"),
+    ("kv_memory", "1025TiB", "1024TiB"),
+    *((part, value, "on or off") for part in PARTS for value in ("yes", "", "1")),
     ("engine_cores", "0-", "list of cores"),
     ("engine_cores", "60000", "not among those"),
     ("submitter_cores", "60000", "not among those"),
@@ -111,8 +145,7 @@ def test_a_null_engine_value_beyond_a_bound_names_the_flag_and_the_range(field: 
 
 
 def test_every_field_with_a_bound_is_in_the_tables_above() -> None:
-    unbounded = {"unique_prompts", "pretok", "stop_on_eos", "prefix_cache", "null_hold_gil", "save_outputs",
-                 "allow_invalid", "quiet"}  # fmt: skip
+    unbounded = {"unique_prompts", "pretok", "stop_on_eos", "null_hold_gil", "save_outputs", "allow_invalid", "quiet"}
     assert {name for name, _, _ in BEYOND + BEYOND_NULL} | unbounded == set(RunConfig.model_fields)
 
 
@@ -122,7 +155,7 @@ def test_every_field_has_exactly_one_flag_on_the_command_line() -> None:
 
 
 def test_the_flag_that_errors_name_is_one_that_the_command_line_knows() -> None:
-    options = {option.field: option.flags for options in GROUPS.values() for option in options}
+    options = {option.field: option.spellings for options in GROUPS.values() for option in options}
     assert all(flag_of(name) in options[name] for name in RunConfig.model_fields)
 
 
@@ -182,7 +215,9 @@ def test_tokenize_workers_are_refused_with_pretok() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("model", "builtin:gpt2"), ("device", "cuda"), ("dtype", "float32"), ("temperature", 1.0), ("top_k", 5),
-     ("top_p", 0.5), ("prefill_max_batch_size", 2)],
+     ("top_p", 0.5), ("min_p", 0.1), ("prefill_max_batch_size", 2), ("block_size", 16), ("kv_blocks", 10),
+     ("kv_memory", "1GB"), ("prefill_max_tokens", 100), ("scheduling", "prefill_first"),
+     *((part, "on") for part in PARTS)],
 )  # fmt: skip
 def test_the_null_engine_refuses_what_only_a_model_can_do(field: str, value: Any) -> None:
     line = refused(engine="null", **{field: value})
@@ -191,8 +226,8 @@ def test_the_null_engine_refuses_what_only_a_model_can_do(field: str, value: Any
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("device", "cpu"), ("dtype", "auto"), ("temperature", 0), ("prefix_cache", False), ("stop_on_eos", False),
-     ("prefill_max_batch_size", 16)],
+    [("device", "cpu"), ("dtype", "auto"), ("temperature", 0), ("stop_on_eos", False), ("prefill_max_batch_size", 16),
+     ("stop_ids", (5,)), ("stop", ("x",)), ("abort_after_ms", 3), *((part, False) for part in PARTS)],
 )  # fmt: skip
 def test_the_null_engine_accepts_what_states_how_it_is(field: str, value: Any) -> None:
     assert getattr(RunConfig(engine="null", **{field: value}), field) == value
@@ -207,6 +242,72 @@ def test_the_null_engine_accepts_what_states_how_it_is(field: str, value: Any) -
 def test_null_flags_need_the_null_engine(engine: str, field: str, value: Any) -> None:
     line = refused(engine=engine, **{field: value})
     assert line.startswith(flag_of(field)) and "--engine null" in line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", 0.5), ("top_k", 5), ("top_p", 0.5), ("min_p", 0.5), ("kv_memory", "1GB"), ("block_size", 3),
+     ("cuda_graph", "on"), ("compile", "on"), ("overlap", "on"), ("nvtx", "on"), ("paged_attn", "off"),
+     ("chunked_prefill", "off"), ("prefill_max_batch_size", 2)],
+)  # fmt: skip
+def test_the_transformers_engine_refuses_what_it_cannot_do(field: str, value: Any) -> None:
+    line = refused(engine="transformers", **{field: value})
+    assert line.startswith(flag_of(field)) and "--engine transformers" in line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", 0), ("kv_blocks", 10), ("block_size", 4), ("prefill_max_tokens", 9), ("stop", ("x",)),
+     ("scheduling", "decode_first"), ("prefix_cache", False), ("paged_attn", True), ("chunked_prefill", True),
+     ("cuda_graph", False), ("dtype", "float32"), ("stop_on_eos", False), ("max_batch_size", 3)],
+)  # fmt: skip
+def test_the_transformers_engine_accepts_what_it_can_do(field: str, value: Any) -> None:
+    assert getattr(RunConfig(engine="transformers", **{field: value}), field) == value
+
+
+@pytest.mark.parametrize("field", CUDA_ONLY)
+def test_what_needs_cuda_is_refused_without_it_in_one_clear_line(field: str) -> None:
+    line = refused(**{field: "on"})
+    assert line == f"{flag_of(field)} needs a CUDA device (--device cuda), the device is cpu"
+    assert getattr(RunConfig(device="cuda:1", **{field: "on"}), field) is True
+    assert getattr(RunConfig(**{field: "off"}), field) is False
+
+
+def test_an_engine_of_ones_own_gets_every_setting() -> None:
+    settings: dict[str, Any] = dict.fromkeys(PARTS, True) | {"block_size": 3, "kv_memory": 1000, "temperature": 1.0}
+    config = RunConfig(engine="my.module:make", **settings)
+    assert {name: getattr(config, name) for name in settings} == settings
+
+
+def test_the_number_of_blocks_and_their_memory_exclude_each_other() -> None:
+    line = refused(kv_blocks=10, kv_memory="1GB")
+    assert "--kv-blocks" in line and "--kv-memory" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("800MB", 800 * 10**6), ("2GiB", 2 << 30), ("1.5 GB", 1_500_000_000), ("4096", 4096), ("4096B", 4096),
+     ("3K", 3000), ("1TiB", 1 << 40), (5, 5)],
+)  # fmt: skip
+def test_a_size_is_bytes_or_has_a_unit(text: Any, nbytes: int) -> None:
+    assert RunConfig(kv_memory=text).kv_memory == nbytes
+
+
+def test_parts_of_the_engine_that_nobody_asked_for_are_left_open() -> None:
+    assert {getattr(RunConfig(), name) for name in (*PARTS, *CACHE_ONLY)} == {None}
+
+
+def test_stops_are_one_or_several() -> None:
+    assert RunConfig(stop="a").stop == ("a",)
+    assert RunConfig(stop=["a", "b\n"]).stop == ("a", "b\n")
+    assert RunConfig(stop_ids="5, 7").stop_ids == (5, 7)
+    assert RunConfig(stop_ids=5).stop_ids == (5,)
+
+
+def test_a_gguf_file_that_exists_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "small.gguf").touch()
+    assert RunConfig(model=str(tmp_path / "small.gguf")).model == str(tmp_path / "small.gguf")
+    assert "--model" in refused(model="absent.gguf")
 
 
 def test_an_engine_of_ones_own_is_a_module_and_a_factory() -> None:
@@ -251,6 +352,9 @@ def test_a_config_never_changes() -> None:
 
 
 def test_a_config_survives_json() -> None:
-    config = RunConfig(rate=3, engine_cores=[min(os.sched_getaffinity(0))], out="x", prompt_repeats="1,2")
+    config = RunConfig(
+        rate=3, engine_cores=[min(os.sched_getaffinity(0))], out="x", prompt_repeats="1,2", kv_memory="1GiB",
+        prefix_cache="off", stop=["a", "b"], stop_ids="1,2", scheduling="decode_first",
+    )  # fmt: skip
     given = json.loads(json.dumps(config.model_dump(mode="json", exclude_unset=True)))
     assert RunConfig(**given) == config

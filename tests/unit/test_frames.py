@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from harness.common.plan_file import LoadPlan
-from harness.common.protocol import REQUEST_OVERHEAD_BYTES, TEXT, TOKENS, RequestFrame, Sampling, unpack_request
+from harness.common.protocol import TEXT, TOKENS, RequestFrame, Sampling, request_overhead_bytes, unpack_request
 from submitter_proc.frames import PackedRun, pack_run
 
 ROWS = 5
-SAMPLING = Sampling(0.7, 40, 0.9, seed=1000, stop_on_eos=False)
+SAMPLING = Sampling(0.7, 40, 0.9, seed=1000, stop_on_eos=False, min_p=0.1, stop_ids=(5,), stop=("a", "b"))
 OFFSETS = np.arange(ROWS, dtype=np.int64) * 10
 MAX_NEW = np.array([4, 0, 7, 1, 2**31 - 1], dtype=np.int32)
 
@@ -73,7 +73,7 @@ def test_stamps_are_the_rows_of_this_run_in_the_collector() -> None:
 @pytest.mark.parametrize("plan", [token_plan(), text_plan()])
 def test_no_frame_exceeds_the_size_that_the_sockets_are_told(plan: LoadPlan) -> None:
     run = pack_run(plan, SAMPLING._replace(seed=2**63), 2**31 - ROWS, ROWS, np.zeros((0, 8), dtype=np.int64))
-    assert np.diff(run.starts).max() <= plan.largest_payload_bytes() + REQUEST_OVERHEAD_BYTES
+    assert np.diff(run.starts).max() <= plan.largest_payload_bytes() + request_overhead_bytes(SAMPLING)
 
 
 def test_an_empty_run_packs_to_nothing() -> None:

@@ -11,17 +11,17 @@ import pytest
 from fakes import FakeClock, ScriptedWire, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Duplicate, Inbox, InboxItem, Turned
+from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
 from engine_proc.ingress import Ingress, TextEncoder
 from harness.common.collector import Collector
-from harness.common.protocol import TEXT, TOKENS, Sampling, pack_request
+from harness.common.protocol import TEXT, TOKENS, Sampling, pack_abort, pack_request
 from harness.common.stamps import FinishReason, Reason, Status
 from harness.common.wire import Arrival
 
 pytestmark = pytest.mark.timeout(20)
 
 CAPACITY = Capacity(max_model_len=10, vocab_size=100)
-SAMPLING = Sampling(0.5, 3, 0.5, 9, False)
+SAMPLING = Sampling(0.5, 3, 0.5, 9, False, 0.1, (5,), ("stop",))
 BROKEN, SLOW, FATAL = "broken", "slow", "fatal"
 
 
@@ -224,6 +224,31 @@ def test_junk_is_counted_and_harms_nobody(tmp_path: Path, frame: bytes) -> None:
 def test_a_row_named_by_junk_can_still_be_sent(tmp_path: Path) -> None:
     taken = Taken(tmp_path, [text(3, b"\xff"), text(3, "a")])
     assert taken.items == [EngineRequest(3, [1], 3, SAMPLING)]
+
+
+def test_an_abort_goes_on_behind_its_request(tmp_path: Path) -> None:
+    taken = Taken(tmp_path, [tokens(2, 5), pack_abort(2), tokens(3, 5)])
+    assert taken.items == [EngineRequest(2, [5], 3, SAMPLING), Abort(2), EngineRequest(3, [5], 3, SAMPLING)]
+    assert (taken.collector.word("aborts"), taken.collector.word("ingress")) == (1, 2)
+
+
+def test_an_abort_that_overtook_its_request_ends_it_at_ingress(tmp_path: Path) -> None:
+    """Messages of two connections have no order."""
+    taken = Taken(tmp_path, [pack_abort(2), pack_abort(2), text(2, "a"), text(3, "a")])
+    assert taken.items == [Turned(2, Status.ABORTED, FinishReason.NONE), EngineRequest(3, [1], 3, SAMPLING)]
+    assert taken.cell("engine_status", 2) == Status.ABORTED and taken.error(2) == (Reason.CLIENT_GAVE_UP, 0, 0)
+    assert taken.cell("t_ingress", 2) > 0 and taken.cell("t_tokenize_start", 2) == 0, "a valid prefix of stamps"
+
+
+def test_an_abort_of_a_row_that_never_comes_harms_nobody(tmp_path: Path) -> None:
+    taken = Taken(tmp_path, [pack_abort(7), tokens(2, 5)])
+    assert taken.items == [EngineRequest(2, [5], 3, SAMPLING)]
+    assert not taken.collector.engine[7].any()
+
+
+def test_an_abort_of_a_row_that_does_not_exist_is_junk(tmp_path: Path) -> None:
+    taken = Taken(tmp_path, [pack_abort(8), pack_abort(-1)])
+    assert (taken.items, taken.collector.word("bad_frames"), taken.collector.word("aborts")) == ([], 2, 0)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

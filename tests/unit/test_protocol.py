@@ -10,27 +10,31 @@ import pytest
 
 from harness.common.errors import FrameError
 from harness.common.protocol import (
+    ABORT,
     COMPLAINT,
     RESULTS,
     TEXT,
     TOKENS,
     VERSION,
+    AbortFrame,
     Complaint,
     RequestFrame,
     ResultEvent,
     Sampling,
+    pack_abort,
     pack_complaint,
     pack_request,
     pack_results,
+    request_overhead_bytes,
     unpack_request,
     unpack_results,
 )
 from harness.common.stamps import FinishReason, Status
 
-SAMPLING = Sampling(0.5, 40, 0.9, 123, False)
-#: [VERSION, kind, row, max_new_tokens, temperature, top_k, top_p, seed, stop_on_eos, payload]
-GOOD: list[Any] = [VERSION, TEXT, 3, 16, 0.5, 40, 0.9, 123, False, b"hello"]
-KIND, ROW, MAX_NEW, TEMPERATURE, TOP_K, TOP_P, SEED, STOP, PAYLOAD = range(1, 10)
+SAMPLING = Sampling(0.5, 40, 0.9, 123, False, 0.1, (7, 9), ("\n\n", "grüß"))
+#: [VERSION, kind, row, max_new_tokens, temperature, top_k, top_p, seed, stop_on_eos, min_p, stop_ids, stop, payload]
+GOOD: list[Any] = [VERSION, TEXT, 3, 16, 0.5, 40, 0.9, 123, False, 0.1, [7, 9], ["\n\n", "grüß"], b"hello"]
+KIND, ROW, MAX_NEW, TEMPERATURE, TOP_K, TOP_P, SEED, ON_EOS, MIN_P, STOP_IDS, STOP, PAYLOAD = range(1, 13)
 EVENT = [3, 1, int(Status.NONE), int(FinishReason.NONE)]
 
 
@@ -70,7 +74,9 @@ def test_a_negative_token_count_is_left_to_validation() -> None:
         (MAX_NEW, True), (MAX_NEW, 1.0), (MAX_NEW, None),
         (TEMPERATURE, 1), (TEMPERATURE, None), (TEMPERATURE, "hot"),
         (TOP_K, 1.0), (TOP_K, False), (TOP_P, 1), (TOP_P, None), (SEED, 1.0), (SEED, None),
-        (STOP, 1), (STOP, None), (STOP, "yes"),
+        (ON_EOS, 1), (ON_EOS, None), (ON_EOS, "yes"), (MIN_P, 0), (MIN_P, None),
+        (STOP_IDS, None), (STOP_IDS, 7), (STOP_IDS, [7.0]), (STOP_IDS, [True]), (STOP_IDS, ["7"]), (STOP_IDS, {7: 7}),
+        (STOP, None), (STOP, "text"), (STOP, [b"text"]), (STOP, [7]), (STOP, [None]), (STOP, ["x", ["y"]]),
         (PAYLOAD, "text"), (PAYLOAD, None), (PAYLOAD, [1, 2]),
     ],
 )  # fmt: skip
@@ -90,6 +96,7 @@ def test_a_row_that_does_not_exist_is_refused(row: int) -> None:
     [
         (TEMPERATURE, -0.1), (TEMPERATURE, math.nan), (TEMPERATURE, math.inf), (TEMPERATURE, -math.inf),
         (TOP_K, -1), (TOP_P, 0.0), (TOP_P, -0.5), (TOP_P, 1.0001), (TOP_P, math.nan),
+        (MIN_P, -0.1), (MIN_P, 1.1), (MIN_P, math.nan), (STOP_IDS, [3, -1]), (STOP, [""]), (STOP, ["x", ""]),
     ],
 )  # fmt: skip
 def test_a_sampling_value_out_of_range_is_refused(place: int, value: float) -> None:
@@ -108,6 +115,32 @@ def test_every_truncation_of_a_request_is_refused() -> None:
     for length in range(len(frame)):
         with pytest.raises(FrameError):
             unpack_request(frame[:length], 4)
+
+
+def test_an_abort_comes_back_as_it_went() -> None:
+    assert unpack_request(pack_abort(3), 4) == AbortFrame(3)
+
+
+@pytest.mark.parametrize("row", [-1, 4, 2**63])
+def test_an_abort_of_a_row_that_does_not_exist_is_refused(row: int) -> None:
+    with pytest.raises(FrameError, match="does not exist"):
+        unpack_request(packb([VERSION, ABORT, row]), 4)
+
+
+@pytest.mark.parametrize("value", [[VERSION, ABORT], [VERSION, ABORT, 1, 2], [VERSION, ABORT, None], [1, ABORT, 1]])
+def test_an_abort_of_another_shape_is_refused(value: object) -> None:
+    with pytest.raises(FrameError):
+        unpack_request(packb(value), 4)
+
+
+LONG_STOPS = Sampling(stop_ids=(2**31 - 1,) * 50, stop=("é" * 999,) * 16)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLING, LONG_STOPS])
+def test_a_request_is_never_larger_than_its_bound(sampling: Sampling) -> None:
+    largest = sampling._replace(temperature=0.1, top_k=2**63, seed=2**64 - 1, min_p=0.3, top_p=0.7)
+    frame = pack_request(TOKENS, 2**62, 2**62, largest, bytes(100_000))
+    assert len(frame) <= 100_000 + request_overhead_bytes(sampling)
 
 
 def test_bytes_behind_a_request_are_refused() -> None:

@@ -55,6 +55,37 @@ def test_top_p_applies_after_top_k() -> None:
     assert set(draws(logits, top_k=2, top_p=0.6)) == {0, 1}
 
 
+def test_min_p_keeps_what_is_likely_beside_the_best() -> None:
+    logits = torch.tensor([0.1, 0.5, 0.3, 0.1]).log()
+    assert set(draws(logits, min_p=0.61)) == {1}
+    assert set(draws(logits, min_p=0.59)) == {1, 2}
+    assert set(draws(logits, min_p=0.19)) == {0, 1, 2, 3}
+    assert draws(logits, min_p=0.0) == draws(logits)
+
+
+def test_min_p_one_keeps_the_best_alone() -> None:
+    assert set(draws(torch.tensor([0.0, 0.1, 0.05]), 500, min_p=1.0)) == {1}
+
+
+def test_min_p_is_of_the_probabilities_after_temperature() -> None:
+    logits = torch.tensor([0.5, 0.25]).log()
+    assert set(draws(logits, temperature=1.0, min_p=0.4)) == {0, 1}
+    assert set(draws(logits, temperature=0.5, min_p=0.4)) == {0}  # a quarter as likely now
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 4}, {"top_p": 0.999}, {"top_k": 4, "top_p": 0.999}])
+def test_min_p_cuts_what_the_other_cuts_leave(fields: dict[str, float | int]) -> None:
+    logits = torch.tensor([0.1, 0.5, 0.3, 0.1]).log()
+    assert set(draws(logits, min_p=0.59, **fields)) == {1, 2}
+    assert set(draws(logits, min_p=0.01, top_k=2)) == {1, 2}
+
+
+def test_min_p_takes_no_mass_from_top_p() -> None:
+    """As transformers has it: top-p counts the mass of all, then min-p cuts; the other way round only 0 would stay."""
+    logits = torch.tensor([0.5, 0.3, 0.1, 0.1]).log()
+    assert set(draws(logits, top_p=0.6, min_p=0.5)) == {0, 1}
+
+
 def test_a_top_k_beyond_the_vocabulary_cuts_nothing() -> None:
     assert set(draws(torch.zeros(3), top_k=100)) == {0, 1, 2}
 
@@ -77,7 +108,7 @@ def test_the_tiniest_top_p_still_leaves_the_best_token() -> None:
 def test_a_row_draws_the_same_whatever_its_batch_mates() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 50, generator=generator)
-    samplings = [Sampling(0.9, 0, 1.0, seed) for seed in range(6)]
+    samplings = [Sampling(0.9, 0, 1.0, seed, min_p=0.05 * (seed % 3)) for seed in range(6)]
     together = sample(logits, samplings, [3] * 6)
     alone = [sample(logits[i : i + 1], samplings[i : i + 1], [3])[0] for i in range(6)]
     turned = sample(logits.flip(0), samplings[::-1], [3] * 6)[::-1]

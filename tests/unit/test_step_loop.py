@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fakes import FakeClock, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest, Failure, StepOutput, TokenEvent
 from engine_proc.egress import MAX_EVENTS, Egress
-from engine_proc.inbox import Duplicate, Inbox, InboxItem, Turned
+from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
 from engine_proc.step_loop import StepLoop
 from harness.common.collector import Collector
 from harness.common.protocol import Complaint, ResultEvent, Sampling, unpack_results
@@ -22,8 +23,13 @@ pytestmark = pytest.mark.timeout(20)
 NONE, LENGTH, EOS = FinishReason.NONE, FinishReason.LENGTH, FinishReason.EOS
 
 
-def request(row: int) -> EngineRequest:
-    return EngineRequest(row, [1, 2], 4, Sampling())
+def request(row: int, sampling: Sampling = Sampling()) -> EngineRequest:  # noqa: B008 - a NamedTuple
+    return EngineRequest(row, [1, 2], 4, sampling)
+
+
+def letters(token_id: int) -> bytes:
+    """Token ids are letters here."""
+    return bytes([token_id])
 
 
 class ScriptedBackend:
@@ -31,6 +37,9 @@ class ScriptedBackend:
 
     def __init__(self, collector: Collector, clock: FakeClock, outputs: Sequence[StepOutput | Exception]) -> None:
         self.added: list[EngineRequest] = []
+        self.aborted: list[int] = []
+        self.log: list[str] = []
+        self.knows_abort = True
         self.has_stepped = threading.Event()
         self._collector = collector
         self._clock = clock
@@ -44,9 +53,14 @@ class ScriptedBackend:
 
     def add(self, request: EngineRequest) -> None:
         self.added.append(request)
+        self.log.append(f"add {request.row}")
 
     def abort(self, row: int) -> bool:
-        return False
+        self.aborted.append(row)
+        return self.knows_abort
+
+    def reset_prefix_cache(self) -> None:
+        self.log.append("reset")
 
     def has_work(self) -> bool:
         if not self._outputs:
@@ -97,7 +111,9 @@ class Looped:
             self.inbox.put(item)
         self.egress = FakeEgress()
         self.backend = ScriptedBackend(self.collector, self.clock, outputs)
-        self.loop = StepLoop(self.backend, self.inbox, self.egress, self.collector, self.clock)  # type: ignore[arg-type]
+        self.loop = StepLoop(
+            self.backend, self.inbox, self.egress, self.collector, self.clock, letters  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def run(self) -> Looped:
         self.loop.run()
@@ -283,6 +299,210 @@ def test_a_set_stop_word_ends_the_loop_before_anything(tmp_path: Path) -> None:
     looped.collector.set_word("stop", 1)
     looped.run()
     assert looped.backend.added == [] and looped.collector.word("steps") == 0
+
+
+def test_what_the_backend_says_of_a_step_is_in_its_row(tmp_path: Path) -> None:
+    output = StepOutput(admitted=[3, 4], cached_tokens=[(4, 32)], prefill_rows=2, late_captures=1)
+    looped = Looped(tmp_path, [request(3), request(4)], [output, StepOutput(late_captures=2)]).run()
+    assert [looped.cell("cached_tokens", row) for row in (3, 4)] == [0, 32]
+    assert looped.step(0)["prefill_rows"] == 2
+    assert looped.collector.word("late_captures") == 3
+
+
+def test_sending_is_marked_where_the_backend_has_ranges(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    def mark(name: str) -> nullcontext[None]:
+        names.append(name)
+        return nullcontext()
+
+    looped = Looped(tmp_path, [request(3)], three_steps(3))
+    looped.loop._range = mark
+    looped.run()
+    assert names == ["emit"] * 3
+
+
+# Runs
+
+
+def test_the_prefix_cache_is_emptied_before_the_first_request_of_each_run(tmp_path: Path) -> None:
+    looped = Looped(tmp_path, [request(3)], three_steps(3))
+    looped.run()
+    looped.collector.set_word("current_run", 3)
+    looped.collector.set_word("stop", 0)
+    looped.inbox.put(request(4))
+    looped.backend._outputs = [StepOutput()]
+    looped.run()
+    assert looped.backend.log == ["reset", "add 3", "reset", "add 4"]
+
+
+def test_a_run_that_begins_while_the_loop_waits_for_its_first_request_still_begins_with_an_empty_cache(
+    tmp_path: Path,
+) -> None:
+    looped = Looped(tmp_path, [])
+    looped.loop._notice_run()
+    looped.collector.set_word("current_run", 3)
+    looped.loop._enter([request(4)])
+    assert looped.backend.log == ["reset", "reset", "add 4"]
+
+
+def test_a_backend_without_a_prefix_cache_needs_no_reset(tmp_path: Path) -> None:
+    looped = Looped(tmp_path, [request(3)], three_steps(3))
+    looped.loop._reset_prefix_cache = None
+    assert looped.run().backend.log == ["add 3"]
+
+
+# Stops
+
+
+def stopping(folder: Path, text: str, sampling: Sampling, last: FinishReason = NONE) -> Looped:
+    """Row 3 gets the letters of `text`, the last one with what the backend says of it; row 4 runs beside it."""
+    finishes = [NONE] * (len(text) - 1) + [last]
+    outputs = [
+        StepOutput(tokens=[TokenEvent(3, ord(char), finish), TokenEvent(4, ord(char))])
+        for char, finish in zip(text, finishes, strict=True)
+    ]
+    return Looped(folder, [request(3, sampling), request(4)], outputs).run()
+
+
+def end_of(looped: Looped, row: int = 3) -> tuple[int, int, int]:
+    """Status, finish reason and number of tokens."""
+    return looped.cell("engine_status", row), looped.cell("finish_reason", row), looped.cell("output_tokens", row)
+
+
+def test_a_stop_string_ends_the_row_with_the_token_that_completes_it(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "xSTOPyz", Sampling(stop=("STOP",)))
+    assert end_of(looped) == (Status.COMPLETED, FinishReason.STOP, 5)
+    assert looped.backend.aborted == [3]
+    assert end_of(looped, 4) == (Status.NONE, NONE, 7)
+
+
+def test_tokens_behind_a_stop_are_dropped_and_counted(tmp_path: Path) -> None:
+    """A step that was under way when the row ended still gives it a token."""
+    looped = stopping(tmp_path, "xSyz", Sampling(stop=("S",)))
+    assert looped.collector.word("late_tokens") == 2
+    assert [entry for entry in looped.log() if entry[0] == 3] == [(3, ord("x")), (3, ord("S"))]
+    ends = [event for message in looped.egress.messages for event in message if event.status]
+    assert ends == [ResultEvent(3, 2, Status.COMPLETED, FinishReason.STOP)]
+
+
+def test_a_stop_id_ends_the_row(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "abc", Sampling(stop_ids=(7, ord("b"))))
+    assert end_of(looped) == (Status.COMPLETED, FinishReason.STOP, 2)
+
+
+def test_a_stop_with_the_first_token_is_one_terminal_event(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "S", Sampling(stop=("S",)))
+    assert looped.egress.messages[0][0] == ResultEvent(3, 1, Status.COMPLETED, FinishReason.STOP)
+    assert looped.cell("t_first_token", 3) == looped.cell("t_last_token", 3) > 0
+
+
+def test_a_stop_that_the_last_token_completes_is_a_stop_and_needs_no_abort(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "xS", Sampling(stop=("S",)), last=LENGTH)
+    assert end_of(looped) == (Status.COMPLETED, FinishReason.STOP, 2)
+    assert looped.backend.aborted == []
+
+
+def test_the_end_of_text_token_is_no_text_that_could_stop(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "xS", Sampling(stop=("S",)), last=EOS)
+    assert end_of(looped) == (Status.COMPLETED, EOS, 2)
+
+
+def test_rows_that_end_are_watched_no_longer(tmp_path: Path) -> None:
+    looped = stopping(tmp_path, "xS", Sampling(stop=("nothing",)), last=LENGTH)
+    assert looped.loop._stops == {}
+
+
+# Aborts: exactly one terminal event, whatever the row is doing
+
+
+class Aborts(Looped):
+    """Row 3, given up before, between and after the given items and outputs."""
+
+    def ends(self) -> list[ResultEvent]:
+        return [event for message in self.egress.messages for event in message if event.status and event.row == 3]
+
+
+ABORTED = [ResultEvent(3, 0, Status.ABORTED, NONE)]
+
+
+def test_an_abort_of_a_row_in_the_backend_ends_it_at_once(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [request(3), Abort(3)])
+    looped.run()
+    assert looped.ends() == ABORTED and looped.backend.aborted == [3]
+    assert (looped.cell("engine_status", 3), looped.cell("error_code", 3)) == (Status.ABORTED, Reason.CLIENT_GAVE_UP)
+    assert looped.collector.word("terminal") == 1
+
+
+def test_an_abort_keeps_the_tokens_that_were_there(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [request(3)], [StepOutput(tokens=[TokenEvent(3, 50)])])
+    looped.run()
+    looped.loop._enter([Abort(3)])
+    assert looped.ends() == [ResultEvent(3, 1, Status.ABORTED, NONE)]
+
+
+def test_a_token_behind_an_abort_is_dropped_and_counted(tmp_path: Path) -> None:
+    late = StepOutput(tokens=[TokenEvent(3, 50, LENGTH), TokenEvent(4, 60)])
+    looped = Aborts(tmp_path, [request(3), request(4), Abort(3)], [late])
+    looped.run()
+    assert looped.ends() == ABORTED
+    assert (looped.cell("output_tokens", 3), looped.cell("t_first_token", 3)) == (0, 0)
+    assert looped.log()[: looped.collector.word("tokens")] == [(4, 60)]
+    assert looped.collector.word("late_tokens") == 1
+
+
+def test_a_failure_behind_an_abort_is_no_second_end(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [request(3), Abort(3)], [StepOutput(failed=[Failure(3, Reason.BACKEND_ERROR)])])
+    looped.run()
+    assert looped.ends() == ABORTED
+    assert looped.cell("error_code", 3) == Reason.CLIENT_GAVE_UP
+
+
+def test_an_abort_behind_the_end_is_late_and_changes_nothing(tmp_path: Path) -> None:
+    """The order of commits decides: what was finished first is a completion, in the row and in the message."""
+    looped = Aborts(tmp_path, [request(3)], [StepOutput(admitted=[3], tokens=[TokenEvent(3, 50, LENGTH)])])
+    looped.run()
+    looped.loop._enter([Abort(3), Abort(3)])
+    assert looped.ends() == [ResultEvent(3, 1, Status.COMPLETED, LENGTH)]
+    assert looped.cell("engine_status", 3) == Status.COMPLETED
+    assert (looped.collector.word("late_aborts"), looped.backend.aborted) == (2, [])
+
+
+def test_a_second_abort_is_late(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [request(3), Abort(3), Abort(3)])
+    looped.run()
+    assert looped.ends() == ABORTED
+    assert looped.collector.word("late_aborts") == 1
+
+
+def test_an_abort_during_tokenization_ends_the_row_when_it_arrives(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [Abort(3), request(3), Abort(3)])
+    looped.run()
+    assert looped.ends() == ABORTED and looped.backend.added == []
+    assert looped.cell("t_queued", 3) == 0, "it never entered the queue"
+    assert looped.collector.word("late_aborts") == 1
+
+
+def test_an_abort_during_tokenization_of_a_text_that_is_rejected_is_late(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [Abort(3), Turned(3, Status.REJECTED, NONE)])
+    looped.run()
+    assert looped.ends() == [ResultEvent(3, 0, Status.REJECTED, NONE)]
+    assert looped.collector.word("late_aborts") == 1
+
+
+def test_an_abort_of_a_row_that_ingress_turned_away_is_late(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [Turned(3, Status.ABORTED, NONE), Abort(3)])
+    looped.run()
+    assert looped.ends() == ABORTED
+    assert looped.collector.word("late_aborts") == 1
+
+
+def test_a_backend_that_knows_no_abort_finishes_the_row(tmp_path: Path) -> None:
+    looped = Aborts(tmp_path, [request(3), Abort(3)], [StepOutput(tokens=[TokenEvent(3, 50, LENGTH)])])
+    looped.backend.knows_abort = False
+    looped.run()
+    assert looped.ends() == [ResultEvent(3, 1, Status.COMPLETED, LENGTH)]
+    assert looped.collector.word("late_aborts") == 1
 
 
 # Egress: what goes over the socket.

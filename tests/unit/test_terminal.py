@@ -12,10 +12,11 @@ import pytest
 from made_session import make_session
 from rich.console import Console
 
-from harness.common.stamps import EndReason
+from harness.common.stamps import STEP_COLUMNS, EndReason
 from harness.report.finish import finish_session
 from harness.report.ledger_bar import part_bar
 from harness.report.terminal import render_terminal
+from harness.report.timeline_chart import sparkline
 from harness.report.words import cpu_list, safe, time_words
 
 PUBLISHED = (
@@ -155,6 +156,75 @@ def test_an_early_end_is_told_with_the_childs_last_words(tmp_path: Path) -> None
 def test_a_session_without_runs_still_has_a_report(tmp_path: Path) -> None:
     summary = {**summary_of(tmp_path), "runs": [], "not_started": [0]}
     assert "Never started: run 0" in render(summary)
+
+
+def busy_summary(folder: Path, **engine: Any) -> Mapping[str, Any]:
+    """A run whose batch grows and that uses some blocks."""
+    made = make_session(folder, engine={"model": "m", **engine})
+    steps = made.collector.word("steps")
+    for name, values in (("decode_rows", range(1, steps + 1)), ("kv_blocks_used", range(3, steps + 3))):
+        made.collector.steps[:steps, STEP_COLUMNS.index(name)] = list(values)
+    made.collector.column("cached_tokens")[:4] = 3
+    staging = folder / "staging"
+    staging.mkdir()
+    finish_session(made.collector, made.plan, made.info, staging, folder / "out")
+    loaded: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
+    return loaded
+
+
+def test_batch_size_and_kv_use_are_drawn_over_time(tmp_path: Path) -> None:
+    text = render(busy_summary(tmp_path, kv_blocks=1000))
+    assert line_of(text, "Batch size").endswith("  max 24")
+    assert line_of(text, "KV blocks").endswith("  max 26 of 1,000")
+    assert "\u2581" in line_of(text, "Batch size")
+
+
+@pytest.mark.parametrize(("width", "cells"), [(80, 30), (100, 40), (120, 60)])
+def test_the_time_below_is_as_wide_as_the_charts(tmp_path: Path, width: int, cells: int) -> None:
+    lines = render(busy_summary(tmp_path, kv_blocks=1000), width).splitlines()
+    axis = lines[next(i for i, line in enumerate(lines) if line.startswith("KV blocks")) + 1]
+    assert axis.startswith(" " * 23) and axis.count(" s") == 2 and len(axis) == 23 + cells
+
+
+def test_charts_without_utf8_are_ascii(tmp_path: Path) -> None:
+    line = line_of(render(busy_summary(tmp_path), encoding="ascii"), "Batch size")
+    assert "\\" not in line and set(line[23:53]) <= set(" .:-=+*#@")
+
+
+def test_an_engine_without_a_kv_cache_has_no_chart_of_it(tmp_path: Path) -> None:
+    assert "KV blocks" not in render(summary_of(tmp_path))
+
+
+def test_the_hit_rate_of_the_prefix_cache_is_shown(tmp_path: Path) -> None:
+    line = line_of(render(busy_summary(tmp_path, prefix_cache=True)), "Prefix cache")
+    assert line.endswith("30.0 % hit rate, 12 of 40 prompt tokens")
+
+
+def test_a_prefix_cache_that_is_off_is_said_to_be_and_one_that_nobody_has_is_not(tmp_path: Path) -> None:
+    summary = dict(summary_of(tmp_path))
+    assert "Prefix cache" not in render(summary)
+    assert line_of(render({**summary, "engine": {"prefix_cache": False}}), "Prefix cache").endswith("off")
+
+
+def test_a_summary_of_an_earlier_version_is_still_printed(tmp_path: Path) -> None:
+    summary = dict(summary_of(tmp_path))
+    run = {**summary["runs"][0], "engine": {"steps": 24, "busy_fraction": 0.5}}
+    assert "Batch size" not in render({**summary, "runs": [run]})
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [([0, 1, 2, 4, 8], " 1248"), ([8.0] * 5, "88888"), ([0.0] * 5, "     "), ([0.001, 0, 0, 0, 0], "1    ")],
+)
+def test_a_sparkline_s_height_is_the_value_and_blank_is_exactly_0(values: list[float], drawn: str) -> None:
+    heights = {"\u2581": "1", "\u2582": "2", "\u2584": "4", "\u2588": "8", " ": " "}
+    line = sparkline(values, 8, 5, ascii_only=False)
+    assert "".join(heights[char] for char in line) == drawn
+
+
+def test_a_sparkline_averages_what_shares_a_cell() -> None:
+    assert sparkline([8, 0, 8, 8, 0, 0], 8, 3, ascii_only=True) == "=@ "
+    assert sparkline([5.0] * 7, 0, 3, ascii_only=True) == "   "
 
 
 def test_bars_begin_where_the_one_above_ended() -> None:

@@ -1,0 +1,63 @@
+"""The client that gives up: sends an abort for each request that is not finished so long after it was sent.
+
+It sits in the harness, with a connection of its own to the engine, and reads the submitter's stamps: the pacer knows
+nothing of it. Messages of two connections have no order, so an abort may arrive before its request; the engine holds it
+for that case. Every request has the same patience and they leave in order, so only the oldest open one is looked at.
+"""
+
+from __future__ import annotations
+
+import zmq
+
+from harness.common.collector import CONTROL_WORDS, Collector, Int64Array
+from harness.common.protocol import pack_abort
+from harness.common.stamps import SendResult, Status
+
+#: When nothing is left to abort: how long until it may be asked again.
+IDLE_NS = 1_000_000_000
+
+
+class Aborter:
+    """Owns the socket it is given. owned by: the harness's main thread"""
+
+    def __init__(self, socket: zmq.Socket[bytes], collector: Collector, after_ns: int) -> None:
+        self._socket = socket
+        self._control = collector.control
+        self._sent = collector.column("t_send")
+        self._send_result = collector.column("send_result")
+        self._status = collector.column("receiver_status")
+        self._after_ns = after_ns
+        self._row = self._end = self._first_row = 0
+        self._earliest: list[int] = []
+
+    def begin(self, first_row: int, offsets_ns: Int64Array, t0_ns: int) -> None:
+        """A run begins whose request i is row first_row + i and leaves no earlier than t0_ns + offsets_ns[i]."""
+        self._row = self._first_row = first_row
+        self._end = first_row + len(offsets_ns)
+        self._earliest = (offsets_ns + (t0_ns + self._after_ns)).tolist()
+
+    def act(self, now: int) -> int:
+        """Abort what is due; returns in how many ns it wants to be called again."""
+        while self._row < self._end:
+            row = self._row
+            result = int(self._send_result[row])
+            if result == SendResult.NOT_SENT:  # it cannot be due before it has been sent and waited for
+                return max(self._earliest[row - self._first_row] - now, self._after_ns)
+            if result == SendResult.SENT:
+                left = int(self._sent[row]) + self._after_ns - now
+                if left > 0:
+                    return left
+                if self._status[row] == Status.NONE:
+                    self._give_up(row)
+            self._row = row + 1
+        return IDLE_NS
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+    def _give_up(self, row: int) -> None:
+        try:
+            self._socket.send(pack_abort(row), zmq.DONTWAIT)
+        except zmq.Again:  # the engine is gone, which others find out
+            return
+        self._control[CONTROL_WORDS["aborts_sent"]] += 1

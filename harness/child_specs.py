@@ -1,0 +1,79 @@
+"""What each child is told: from the user's settings to their specifications, with the defaults of engine parts."""
+
+from __future__ import annotations
+
+from harness.common.protocol import Sampling
+from harness.common.specs import EngineOptions, EngineSpec, NullSpec, SubmitterSpec
+from harness.config import RunConfig
+from harness.cores import Placement
+
+
+def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
+    """What the engine is told."""
+    null = NullSpec(
+        service_ns=round(config.null_service_ms * 1e6),
+        spin=config.null_service == "spin",
+        hold_gil=config.null_hold_gil,
+        crash_at_step=config.null_crash_at_step or 0,
+        hang_at_step=config.null_hang_at_step or 0,
+        start_delay_ns=round(config.null_start_delay_s * 1e9),
+    )
+    return EngineSpec(
+        engine=config.engine,
+        model=config.model,
+        device=config.device,
+        dtype=config.dtype,
+        max_batch_size=config.max_batch_size,
+        prefill_max_batch_size=config.prefill_max_batch_size,
+        tokenize_workers=config.tokenize_workers,
+        pretok=config.pretok,
+        cores=list(cores),
+        wire="python" if config.pacer == "python" else "auto",
+        null=null.to_body(),
+        options=engine_options(config).to_body(),
+    )
+
+
+def engine_options(config: RunConfig) -> EngineOptions:
+    """What was asked of the engine's parts; what was not asked for is as in EngineOptions, overlap as the device."""
+    asked = {
+        "block_size": config.block_size,
+        "kv_blocks": config.kv_blocks,
+        "kv_memory": config.kv_memory,
+        "prefix_cache": config.prefix_cache,
+        "prefill_max_tokens": config.prefill_max_tokens,
+        "chunked": config.chunked_prefill,
+        "policy": config.scheduling,
+        "paged_attn": config.paged_attn,
+        "cuda_graph": config.cuda_graph,
+        "compile": config.compile,
+        "overlap": config.device != "cpu" if config.overlap is None else config.overlap,
+        "nvtx": config.nvtx,
+    }
+    return EngineOptions(**{name: value for name, value in asked.items() if value is not None})
+
+
+def sampling_of(config: RunConfig) -> Sampling:
+    """How the requests of a run draw and stop; request i draws with seed `seed + i`."""
+    return Sampling(
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        seed=config.seed,
+        stop_on_eos=config.stop_on_eos,
+        min_p=config.min_p,
+        stop_ids=config.stop_ids,
+        stop=config.stop,
+    )
+
+
+def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
+    """What the submitter is told."""
+    return SubmitterSpec(
+        pacer=config.pacer,
+        wait=config.wait,
+        relative=config.schedule == "relative",
+        cores=list(placement.submitter),
+        own_core=set(placement.submitter).isdisjoint(placement.engine),
+        sampling=list(sampling_of(config)),
+    )

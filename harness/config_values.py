@@ -1,0 +1,158 @@
+"""What the text of a flag may hold: the types of `RunConfig`'s fields, with one readable complaint each."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from harness.common.errors import ConfigError
+from harness.cores import parse_cpu_list
+
+ENGINES = ("native", "null", "transformers")
+BUILTIN_MODELS = ("builtin:gpt2", "builtin:smollm2")
+MAX_REPEATS = 10_000_000
+MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1000
+MAX_MEMORY_BYTES = 1 << 50
+
+_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
+_MEMORY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([KMGT]i?)?B?", re.ASCII)
+_UNITS = {"": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for suffix, base in (("", 1000), ("i", 1024))
+}
+
+
+def _device(value: object) -> object:
+    if isinstance(value, str) and not _DEVICE.fullmatch(value):
+        raise ValueError(f"must be cpu, cuda or cuda:N, not {value!r}")
+    return value
+
+
+def _engine(value: object) -> object:
+    if isinstance(value, str) and value not in ENGINES and not _FACTORY.fullmatch(value):
+        raise ValueError(f"knows no engine {value!r}: there are {', '.join(ENGINES)} and your own as module:factory")
+    return value
+
+
+def _model(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("builtin:"):
+        if value not in BUILTIN_MODELS:
+            raise ValueError(f"knows no model {value!r}: without a download there is {', '.join(BUILTIN_MODELS)}")
+        return value
+    is_gguf = value.lower().endswith(".gguf")
+    is_path = is_gguf or value.startswith(("/", "./", "../")) or not _HUB_ID.fullmatch(value)
+    if is_path and not (value and (Path(value).is_file() if is_gguf else Path(value).is_dir())):
+        known = f"{', '.join(BUILTIN_MODELS)}, a folder or .gguf file that exists, or a hub id"
+        raise ValueError(f"must be {known}, not {value!r}")
+    return value
+
+
+def _repeats(value: object) -> object:
+    return _integers(value, f"an integer from 0 to {MAX_REPEATS} or several with commas")
+
+
+def _stop_ids(value: object) -> object:
+    return _integers(value, "a token id or several with commas")
+
+
+def _integers(value: object, wanted: str) -> object:
+    if isinstance(value, int):
+        return (value,)
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,9}", part, re.ASCII) for part in parts):
+        raise ValueError(f"must be {wanted}, not {value!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _stop(value: object) -> object:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        return value
+    texts = tuple(texts)
+    if len(texts) > MAX_STOPS:
+        raise ValueError(f"may be given at most {MAX_STOPS} times, not {len(texts)}")
+    for text in texts:
+        utf8(text)
+        if isinstance(text, str) and not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+            raise ValueError(f"must have from 1 to {MAX_STOP_CHARACTERS} characters, not {len(text)}")
+    return texts
+
+
+def _memory(value: object) -> object:
+    if isinstance(value, str):
+        match = _MEMORY.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(f"must be a size such as 800MB or 2GiB, not {value!r}")
+        value = int(float(match[1]) * _UNITS[match[2] or ""])
+    if isinstance(value, int) and not 1 <= value <= MAX_MEMORY_BYTES:
+        raise ValueError(f"must be from 1 byte to 1024TiB, not {value} bytes")
+    return value
+
+
+def _toggle(value: object) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if value not in ("on", "off"):
+        raise ValueError(f"must be on or off, not {value!r}")
+    return value == "on"
+
+
+def _cores(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_cpu_list(value)
+        except ConfigError as error:
+            raise ValueError(f"cannot be read: {error}") from None
+    return tuple(sorted(set(value))) if isinstance(value, Iterable) else value
+
+
+def _path(value: object) -> object:
+    if not isinstance(value, str | Path):
+        return value
+    text = os.fspath(value)
+    if not text or "\0" in text:
+        raise ValueError("must not be empty or hold a NUL character")
+    utf8(text)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~name of a user that does not exist
+        raise ValueError(f"starts with a home folder that is not known: {text!r}") from None
+
+
+def utf8(value: object) -> object:
+    """Text that messages and files can carry."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"must be valid UTF-8, not {value!r}") from None
+    return value
+
+
+Text = Annotated[str, BeforeValidator(utf8)]
+EngineName = Annotated[str, BeforeValidator(_engine)]
+ModelName = Annotated[str, BeforeValidator(utf8), BeforeValidator(_model)]
+DeviceName = Annotated[str, BeforeValidator(_device)]
+FilePath = Annotated[Path, BeforeValidator(_path)]
+Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
+Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_REPEATS)], ...], BeforeValidator(_repeats)]
+StopIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...], BeforeValidator(_stop_ids)]
+StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop)]
+Memory = Annotated[int | None, BeforeValidator(_memory)]
+Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Batch = Annotated[int, Field(ge=1, le=65_536)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]
