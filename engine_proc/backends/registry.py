@@ -1,4 +1,4 @@
-"""From the engine's name to a backend. torch is imported only by the native one."""
+"""From the engine's name to a backend. torch is imported only by those that have a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from engine_proc.backends.base import EngineBackend
 from harness.common.clock import Clock
 from harness.common.errors import ConfigError
-from harness.common.specs import EngineSpec, NullSpec
+from harness.common.specs import EngineOptions, EngineSpec, NullSpec
 
 
 def make_backend(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
@@ -21,6 +21,8 @@ def make_backend(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBacken
         return NullBackend(NullSpec.from_body(spec.null), spec.max_batch_size, tokenizer.vocab_size, clock)
     if spec.engine == "native":
         return _native(spec, tokenizer, clock)
+    if spec.engine == "transformers":
+        return _transformers(spec, tokenizer, clock)
     return _foreign(spec, clock)
 
 
@@ -35,7 +37,19 @@ def _native(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
         prefill_max_batch_size=spec.prefill_max_batch_size,
         clock=clock,
         tokenizer=tokenizer,
+        **EngineOptions.from_body(spec.options).chosen(),
     )
+    backend.warm_up()
+    return backend
+
+
+def _transformers(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
+    from engine_proc.backends.transformers_model import load_transformers_model
+
+    model = load_transformers_model(spec.model, spec.device, spec.dtype, tokenizer.eos_ids)
+    from engine_proc.backends.transformers_cb import TransformersBackend  # only now is its version known to fit
+
+    backend = TransformersBackend(model, spec.max_batch_size, EngineOptions.from_body(spec.options), clock)
     backend.warm_up()
     return backend
 
