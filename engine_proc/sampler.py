@@ -16,12 +16,19 @@ _MASK = (1 << 64) - 1
 
 
 def sample(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> list[int]:
-    """One token id a row. `logits` float32 [rows, vocab]; `positions`: how many tokens each row has put out so far.
+    """`choose`, with the tokens on the host."""
+    ids: list[int] = choose(logits, samplings, positions).tolist()
+    return ids
 
-    A sampled token is a function of the row's logits, its seed and its position alone: nothing is carried from draw
-    to draw, so a request that is computed again after a preemption or in another batch draws the same numbers.
+
+def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> Tensor:
+    """One token id a row, int64 on the logits' device; the host waits for nothing.
+
+    `logits` float32 [rows, vocab]; `positions`: how many tokens each row has put out so far. A sampled token is a
+    function of the row's logits, its seed and its position alone: nothing is carried from draw to draw, so a request
+    that is computed again after a preemption or in another batch draws the same numbers.
     """
-    best: list[int] = logits.max(dim=-1).indices.tolist()  # also the device sync that brings the tokens to the host
+    best = logits.max(dim=-1).indices
     for i, sampling in enumerate(samplings):
         if sampling.temperature > 0.0:
             best[i] = _draw(logits[i], sampling, uniform(sampling.seed, positions[i]))
@@ -41,27 +48,28 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _draw(logits: Tensor, sampling: Sampling, u: float) -> int:
-    """The token at which the cumulative probability passes `u`, after temperature, then top-k, then top-p and min-p.
+def _draw(logits: Tensor, sampling: Sampling, u: float) -> Tensor:
+    """The token at which the cumulative probability passes `u`, after temperature, then top-k, top-p and min-p.
 
-    min-p keeps the tokens that are at least that share as likely as the best one. float64: a float32 sum over 50,000
-    probabilities is off by more than the rarest tokens have.
+    float64: a float32 sum over 50,000 probabilities is off by more than the rarest tokens have.
     """
-    scaled = (logits.double() - logits.max()) / max(sampling.temperature, MIN_TEMPERATURE)  # of the best one: 0
-    floor = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
+    scaled = (logits.double() - logits.max()) / max(sampling.temperature, MIN_TEMPERATURE)
     ids: Tensor | None = None
     if 0 < sampling.top_k < scaled.numel():
         scaled, ids = scaled.topk(sampling.top_k)  # sorted, best first
     elif sampling.top_p < 1.0:
         scaled, ids = scaled.sort(descending=True, stable=True)
-    elif sampling.min_p > 0.0:
-        scaled = scaled.masked_fill(scaled < floor, -math.inf)
     weights = torch.softmax(scaled, dim=-1)
-    cumulative = weights.cumsum(0)
-    if ids is not None and (sampling.top_p < 1.0 or sampling.min_p > 0.0):
+    if sampling.top_p < 1.0:
         # Keep the smallest set that reaches top_p: a token stays while what is before it falls short.
-        stays = (cumulative - weights < sampling.top_p) & (scaled >= floor)
-        cumulative = cumulative[: max(int(stays.sum().item()), 1)]
-    place = int(torch.searchsorted(cumulative, u * cumulative[-1].item(), right=True).item())
-    place = min(place, cumulative.numel() - 1)
-    return place if ids is None else int(ids[place].item())
+        kept = weights.cumsum(0) - weights < sampling.top_p
+        kept[0] = True
+        weights = weights * kept
+    if sampling.min_p > 0.0:
+        # The best token stands at 0, so each one's value is the logarithm of its share of the best one's probability.
+        weights = weights * (scaled >= math.log(sampling.min_p))
+    cumulative = weights.cumsum(0)
+    total = cumulative[-1:]
+    # Rounding may leave `u` at the total itself: the last token that has any weight is the one then.
+    place = torch.minimum(torch.searchsorted(cumulative, u * total, right=True), torch.searchsorted(cumulative, total))
+    return place[0] if ids is None else ids[place[0]]

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import tokenizers
 
+from engine_proc.gguf_file import gguf_tokenizer
 from engine_proc.models.source import find_model
 from engine_proc.token_bytes import TokenBytes
 from harness.common.errors import ConfigError
@@ -62,7 +63,8 @@ class Tokenizer:
 
 
 def load_tokenizer(model: str) -> Tokenizer:
-    """The tokenizer of `builtin:gpt2`, a local folder (tokenizer.json, or vocab.json with merges.txt) or a hub id.
+    """The tokenizer of `builtin:NAME`, a local folder (tokenizer.json, or vocab.json with merges.txt), a GGUF file or a
+    hub id.
 
     Raises ConfigError, one line, where it is missing or damaged.
     """
@@ -70,6 +72,8 @@ def load_tokenizer(model: str) -> Tokenizer:
     if source.builtin:
         data = _builtin_data()
         return _byte_level_bpe(data / "encoder.json", data / "vocab.bpe")
+    if source.gguf is not None:
+        return Tokenizer(*gguf_tokenizer(source.gguf))
     folder = source.folder
     if (folder / "tokenizer.json").is_file():
         rust = _read(folder / "tokenizer.json", lambda: tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
@@ -162,7 +166,8 @@ def _texts(lines: Iterable[str]) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None, lines: Iterable[str] | None = None, out: TextIO | None = None) -> int:
     """The dry run. Returns the exit code: 2 for a bad model or line."""
     parser = argparse.ArgumentParser(prog="python -m engine_proc.tokenize", description="Tokenize JSON lines.")
-    parser.add_argument("--model", default="builtin:gpt2", help="builtin:gpt2, a local folder, or a hub id")
+    parser.add_argument("--model", default="builtin:gpt2",
+                        help="builtin:gpt2, builtin:smollm2, a local folder or GGUF file, or a hub id")  # fmt: skip
     options = parser.parse_args(argv)
     out = out or sys.stdout
     try:

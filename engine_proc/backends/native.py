@@ -1,47 +1,39 @@
-"""The native engine: our own GPT-2, continuous batching, one step at a time on the engine's main thread."""
+"""The native engine: our own models, paged KV, continuous batching, one step at a time on the engine's main thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine_proc.backends.base import Capacity, EngineRequest, StepOutput, TokenEvent
-from engine_proc.kv_cache import CPU_BLOCK_TOKENS, DenseKVCache, KVShape
-from engine_proc.model_runner import ModelRunner
-from engine_proc.models.gpt2 import GPT2
-from engine_proc.models.linear import can_pack
-from engine_proc.models.loader import LoadedModel, load_model
-from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask, free_memory
-from engine_proc.sampler import sample
-from engine_proc.scheduler import Batch, Scheduler
-from engine_proc.scheduler import Sequence as Running
-from engine_proc.slot_pool import SlotPool
+from engine_proc.backends.native_parts import Kernels, Parts, build_parts
+from engine_proc.batch import Batch
+from engine_proc.block_pool import BlockPool
+from engine_proc.model_runner import Pending
+from engine_proc.models.loader import load_model
+from engine_proc.nvtx import make_ranges
+from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask
+from engine_proc.sampler import choose
+from engine_proc.scheduler import Policy, Scheduler
+from engine_proc.sequence import Sequence
 from harness.common.clock import Clock
 from harness.common.errors import ConfigError
 from harness.common.protocol import Sampling
 from harness.common.stamps import FinishReason
 
-#: Shares of the free memory that the KV cache may take: a host has other users, a CUDA device is the engine's.
-KV_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.85}
-#: What warm-up allocates and touches ahead of use: enough for the first tokens of each slot.
-RESERVED_TOKENS, RESERVED_BYTES = 512, 1 << 30
+#: Tokens of a step unless `prefill_max_tokens` says otherwise.
+STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
+#: What warm-up touches of the KV cache ahead of use.
+TOUCHED_BYTES = 1 << 30
 WARM_UP_PROMPT_TOKENS, WARM_UP_ROWS = 32, 32
 
-#: Called after each forward pass with the batch's rows and their float32 logits [rows, vocab].
+#: Called after each forward pass with the rows that get a token and their float32 logits [rows, vocab].
 LogitsObserver = Callable[[list[int], Tensor], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """Which of the clever parts are on; each has a plain twin that tests compare it with. Only a CPU has them."""
-
-    packed_linear: bool = True
-    matmul_decode: bool = True
-    bucket_prefill: bool = True  # only where a new number of rows costs something: packed bfloat16
 
 
 class EosIds(Protocol):
@@ -50,95 +42,118 @@ class EosIds(Protocol):
     eos_ids: tuple[int, ...]
 
 
+class _Flight:
+    """A step that was launched: its batch, and its tokens on the device or on their way to the host."""
+
+    def __init__(self, batch: Batch, output: StepOutput) -> None:
+        self.batch = batch
+        self.output = output
+        self.sequences: list[Sequence] = [chunk.sequence for chunk in batch.chunks if chunk.samples]
+        self.ids: Tensor | None = None
+        self.host_ids: Tensor | None = None
+        self.arrived: torch.cuda.Event | None = None
+
+
 class NativeBackend:
-    """EngineBackend over our own model. Every method is called from one thread. owned by: step loop"""
+    """EngineBackend over our own models. Every method is called from one thread. owned by: step loop"""
 
     def __init__(
         self, model: str, device: str, dtype: str, max_batch_size: int, prefill_max_batch_size: int, clock: Clock,
-        tokenizer: EosIds | None = None, *, kernels: Kernels | None = None, kv_cache_bytes: int | None = None,
+        tokenizer: EosIds | None = None, *, block_size: int = 16, kv_blocks: int | None = None,
+        kv_memory: int | None = None, prefix_cache: bool = True, prefill_max_tokens: int | None = None,
+        chunked: bool = True, policy: Policy = "prefill_first", paged_attn: bool = True, cuda_graph: bool = False,
+        compile: bool = False, overlap: bool = False, nvtx: bool = False, kernels: Kernels | None = None,
         logits_observer: LogitsObserver | None = None,
     ) -> None:  # fmt: skip
         """Load the model and set up the cache. `tokenizer` says what ends a text where the model's files do not.
 
-        `kv_cache_bytes`: bound of the KV cache (None: a share of the free memory). Raises ConfigError.
+        kv_blocks, kv_memory (bytes): size of the KV cache; neither: what `max_batch_size` full contexts take, within a
+        share of the free memory. prefill_max_tokens: token budget of a step. Raises ConfigError.
         """
         for name, value in (("max_batch_size", max_batch_size), ("prefill_max_batch_size", prefill_max_batch_size)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
         self._device = choose_device(device)
         self._dtype = choose_dtype(dtype, self._device)
+        if cuda_graph and self._device.type != "cuda":
+            raise ConfigError(f"cuda_graph needs a CUDA device, the device is {device}")
+        if cuda_graph and not paged_attn:
+            raise ConfigError("cuda_graph needs paged_attn: the dense twin's shapes change with every step")
         self._clock = clock
         self._observer = logits_observer
+        self._overlap = overlap
+        self._ranges = make_ranges(nvtx)
+        #: What the step loop takes its own ranges from; None: off.
+        self.nvtx_range: Callable[[str], AbstractContextManager[None]] | None = self._ranges if nvtx else None
         self._threads = fit_threads_to_mask() if self._device.type == "cpu" else torch.get_num_threads()
-        self._kernels = kernels or Kernels()
-        self._max_batch_size = max_batch_size
-        self._prefill_max_batch_size = prefill_max_batch_size
-        with torch.inference_mode():
-            self._load(load_model(model), tokenizer, kv_cache_bytes)
-
-    def _load(self, loaded: LoadedModel, tokenizer: EosIds | None, kv_cache_bytes: int | None) -> None:
-        config = self._config = loaded.config
+        loaded = load_model(model)
         self._name, self._weights_from = loaded.name, loaded.weights_from
         self._eos_ids = loaded.eos_ids or (tokenizer.eos_ids if tokenizer is not None else ())
-        on_cpu = self._device.type == "cpu"
-        self._packed = self._kernels.packed_linear and can_pack(self._device)
-        self._matmul_decode = self._kernels.matmul_decode and on_cpu
-        block_tokens = min(CPU_BLOCK_TOKENS, config.max_positions) if on_cpu else config.max_positions
-        model = GPT2(config, loaded.weights, self._device, self._dtype, self._packed)
-        shape = KVShape(
-            config.layers, config.heads, config.head_dim, self._max_batch_size, config.max_positions, block_tokens,
-            self._dtype,
+        with torch.inference_mode():
+            self._parts: Parts = build_parts(
+                loaded, self._device, self._dtype, kernels or Kernels(), max_batch_size=max_batch_size,
+                block_size=block_size, kv_blocks=kv_blocks, kv_memory=kv_memory, paged_attn=paged_attn,
+                cuda_graph=cuda_graph, compile=compile,
+            )  # fmt: skip
+        self._shape = self._parts.model.shape
+        self._max_batch_size = max_batch_size
+        self._settings = {
+            "max_batch_size": max_batch_size, "prefill_max_batch_size": prefill_max_batch_size,
+            "prefill_max_tokens": prefill_max_tokens or STEP_TOKENS[self._device.type], "scheduling": policy,
+            "chunked_prefill": chunked, "prefix_cache": prefix_cache, "paged_attn": paged_attn,
+            "cuda_graph": cuda_graph, "compile": compile, "overlap": overlap, "nvtx": nvtx,
+        }  # fmt: skip
+        self._in_flight: deque[_Flight] = deque()
+        self._pool = BlockPool(self._parts.cache.num_blocks, block_size, prefix_cache)
+        self._scheduler = Scheduler(
+            self._pool, max_batch_size, prefill_max_batch_size, prefill_max_tokens or STEP_TOKENS[self._device.type],
+            policy, chunked, clock,
         )  # fmt: skip
-        budget = kv_cache_bytes or int(free_memory(self._device) * KV_MEMORY_SHARE[self._device.type])
-        self._blocks_per_sequence = shape.fit(budget)
-        self._block_tokens = block_tokens
-        self._cache = DenseKVCache(shape, self._device)
-        self._buckets = self._kernels.bucket_prefill and self._packed and self._dtype is torch.bfloat16
-        self._runner = ModelRunner(model, self._cache, self._device, self._matmul_decode, self._buckets)
-        self._reset()
 
-    def _reset(self) -> None:
-        self._pool = SlotPool(self._max_batch_size, self._block_tokens, self._blocks_per_sequence)
-        self._scheduler = Scheduler(self._pool, self._max_batch_size, self._prefill_max_batch_size)
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._scheduler
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._pool
 
     def capacity(self) -> Capacity:
-        return Capacity(self._config.max_positions, self._config.vocab_size, self._eos_ids)
+        return Capacity(self._shape.max_positions, self._shape.vocab_size, self._eos_ids)
 
     def describe(self) -> dict[str, object]:
-        config = self._config
         return {
             "engine": "native",
             "model": self._name,
             "weights": self._weights_from,
-            "architecture": f"GPT-2: {config.layers} layers, {config.hidden} wide, {config.heads} heads",
+            "architecture": str(self._shape),
             "device": str(self._device),
             "device_name": torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu",
             "dtype": str(self._dtype).removeprefix("torch."),
             "threads": self._threads,
             "torch": torch.__version__,
-            "max_batch_size": self._max_batch_size,
-            "prefill_max_batch_size": self._prefill_max_batch_size,
-            "packed_linear": self._packed,
-            "matmul_decode": self._matmul_decode,
-            "bucket_prefill": self._buckets,
-            "kv_block_tokens": self._block_tokens,
-            "kv_blocks": self._blocks_per_sequence * self._max_batch_size,
+            **self._settings,
+            **self._parts.describe(),
         }
 
     def warm_up(self) -> None:
-        """Pay what the first use costs (oneDNN primitives, CUDA context, allocator, page faults) before the run."""
+        """Pay what the first use costs (kernels, graphs, CUDA context, allocator, page faults) before the run."""
         with torch.inference_mode():
-            self._cache.reserve(RESERVED_TOKENS, RESERVED_BYTES)
-            self._runner.warm_up()
+            self._parts.warm_up(TOUCHED_BYTES)
         observer, self._observer = self._observer, None
-        longest = self._config.max_positions // 2
+        longest = min(self._shape.max_positions // 2, self._pool.capacity * self._pool.block_size // 2)
         for row in range(min(self._max_batch_size, WARM_UP_ROWS)):
             # Each row ends one step after the one before it, so every number of decode rows comes up.
-            prompt = [row % self._config.vocab_size] * min(WARM_UP_PROMPT_TOKENS, longest)
-            self.add(EngineRequest(row, prompt, min(row + 2, longest), Sampling(stop_on_eos=False)))
+            prompt = [row % self._shape.vocab_size] * max(1, min(WARM_UP_PROMPT_TOKENS, longest))
+            self.add(EngineRequest(row, prompt, max(1, min(row + 2, longest)), Sampling(stop_on_eos=False)))
         while self.has_work():
             self.step()
         self._observer = observer
+        self.reset_prefix_cache()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes: a run starts as the one before it did."""
+        self._pool.reset_prefix_cache()
 
     def add(self, request: EngineRequest) -> None:
         self._scheduler.add(request)
@@ -147,45 +162,87 @@ class NativeBackend:
         return self._scheduler.abort(row)
 
     def has_work(self) -> bool:
-        return self._scheduler.has_work()
+        return bool(self._in_flight) or self._scheduler.has_work()
 
+    @torch.inference_mode()
     def step(self) -> StepOutput:
-        batch = self._scheduler.schedule()
-        output = StepOutput(batch_ns=self._clock(), failed=batch.failed)
-        output.kv_blocks_used = self._scheduler.kv_blocks_used()
-        output.admitted = [sequence.row for sequence in batch.prefill]
-        output.prefill_tokens = sum(len(sequence.request.prompt_ids) for sequence in batch.prefill)
-        output.decode_rows = len(batch.decode)
-        ids = self._forward(batch)
-        output.tokens_ns = self._clock()
-        output.tokens = [
-            TokenEvent(sequence.row, token, self._append(sequence, token))
-            for sequence, token in zip(batch.prefill or batch.decode, ids, strict=True)
-        ]
-        return output
+        """One step, and with overlap the launch of the next one before this one's tokens are waited for."""
+        if not self._in_flight:
+            self._launch(None)
+        if self._overlap and self._in_flight[0].batch.chunks:
+            self._launch(self._in_flight[0])
+        return self._land(self._in_flight.popleft())
 
     def close(self) -> None:
         """Drop the model and the cache, and give cached device memory back."""
-        del self._runner, self._cache
-        self._reset()
+        self._in_flight.clear()
+        del self._parts
+        self._scheduler = Scheduler(self._pool, 1, 1, 1, "prefill_first", True, self._clock)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    @torch.inference_mode()
-    def _forward(self, batch: Batch) -> list[int]:
-        """The next token of each sequence of the batch, on the host; the device has nothing left to do."""
-        sequences: Sequence[Running] = batch.prefill or batch.decode
-        if not sequences:
-            return []
-        logits = self._runner.prefill(sequences) if batch.prefill else self._runner.decode(sequences)
-        if self._observer is not None:
-            self._observer([sequence.row for sequence in sequences], logits)
-        ids = sample(logits, [s.request.sampling for s in sequences], [len(s.output_ids) for s in sequences])
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return ids
+    def _launch(self, before: _Flight | None) -> None:
+        """Form a step and start its computation; `before` is the one in flight, whose tokens nobody knows yet."""
+        batch = self._scheduler.schedule()
+        if before is not None and not batch.chunks and not batch.failed:
+            return
+        output = StepOutput(batch_ns=self._clock(), failed=batch.failed, admitted=batch.admitted)
+        output.preempted, output.preemptions = batch.readmitted, batch.preemptions
+        output.prefill_tokens, output.decode_rows = batch.prefill_tokens, batch.decode_rows
+        output.prefill_rows = len(batch.chunks) - batch.decode_rows
+        output.kv_blocks_used = self._scheduler.kv_blocks_used()
+        if batch.admitted:
+            rows = set(batch.admitted)
+            output.cached_tokens = [(c.sequence.row, c.sequence.num_cached) for c in batch.chunks
+                                    if c.sequence.row in rows and c.sequence.num_cached]  # fmt: skip
+        flight = _Flight(batch, output)
+        self._in_flight.append(flight)
+        if batch.chunks:
+            with self._ranges("prefill" if output.prefill_rows else "decode"):
+                self._compute(flight, before)
 
-    def _append(self, sequence: Running, token: int) -> FinishReason:
+    def _compute(self, flight: _Flight, before: _Flight | None) -> None:
+        pending = None
+        if before is not None and before.ids is not None:
+            pending = Pending(before.ids, {sequence.row: i for i, sequence in enumerate(before.sequences)})
+        graphs = self._parts.graphs
+        late = graphs.late_captures if graphs is not None else 0
+        logits = self._parts.runner.forward(flight.batch.chunks, pending)
+        if graphs is not None:
+            flight.output.late_captures = graphs.late_captures - late
+        if self._observer is not None and flight.sequences:
+            self._observer([sequence.row for sequence in flight.sequences], logits)
+        with self._ranges("sample"):
+            self._sample(flight, logits)
+
+    def _sample(self, flight: _Flight, logits: Tensor) -> None:
+        if flight.sequences:
+            done = [c.start + c.length - c.sequence.num_prompt_tokens for c in flight.batch.chunks if c.samples]
+            flight.ids = choose(logits, [sequence.request.sampling for sequence in flight.sequences], done)
+            flight.host_ids = flight.ids
+        if self._device.type == "cuda":
+            if flight.ids is not None:
+                flight.host_ids = torch.empty(flight.ids.shape, dtype=flight.ids.dtype, pin_memory=True)
+                flight.host_ids.copy_(flight.ids, non_blocking=True)
+            # Waited for in `_land`: by then the next step may stand behind it in the stream.
+            flight.arrived = torch.cuda.Event()
+            flight.arrived.record()
+
+    def _land(self, flight: _Flight) -> StepOutput:
+        """Wait for a step's tokens, commit it, and tell whose last token has come."""
+        if flight.arrived is not None:
+            flight.arrived.synchronize()
+        ids: list[int] = flight.host_ids.tolist() if flight.host_ids is not None else []
+        flight.output.tokens_ns = self._clock()
+        self._scheduler.commit(flight.batch)
+        # Who was aborted, or ended one step ago, has a token here that nobody asked for.
+        flight.output.tokens = [
+            TokenEvent(sequence.row, token, self._append(sequence, token))
+            for sequence, token in zip(flight.sequences, ids, strict=True) if not sequence.ended
+        ]  # fmt: skip
+        return flight.output
+
+    def _append(self, sequence: Sequence, token: int) -> FinishReason:
         """Record the token, and take the sequence out where it was its last."""
         sequence.output_ids.append(token)
         request = sequence.request

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine_proc.models.base import Attention, ModelShape
 from engine_proc.models.linear import ACTIVATIONS, Linear
 from harness.common.errors import ConfigError
 
@@ -61,6 +62,15 @@ class GPT2Config:
             raise ConfigError("config.json: add_cross_attention is not supported")
         return shape
 
+    def to_hf(self) -> dict[str, Any]:
+        """The fields of a config.json."""
+        return {
+            "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": self.vocab_size,
+            "n_positions": self.max_positions, "n_embd": self.hidden, "n_layer": self.layers, "n_head": self.heads,
+            "n_inner": self.inner, "layer_norm_epsilon": self.eps, "activation_function": self.activation,
+            "scale_attn_weights": self.scale_attention, "scale_attn_by_inverse_layer_idx": self.scale_by_layer,
+        }  # fmt: skip
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor's name and shape as Hugging Face stores it (linear weights are [in, out])."""
         hidden, inner = self.hidden, self.inner
@@ -81,13 +91,6 @@ class GPT2Config:
         return shapes | {"ln_f.weight": (hidden,), "ln_f.bias": (hidden,)}
 
 
-class Attention(Protocol):
-    """Attention of one batch over its KV cache; made by the runner for each step."""
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Store k and v, attend. All [tokens, heads, head_dim]; returns [tokens, heads * head_dim]."""
-
-
 class GPT2:
     """The model on one device. Weights never change; no state between calls."""
 
@@ -99,6 +102,10 @@ class GPT2:
         `packed`: linear weights in oneDNN's layout (CPU only).
         """
         self.config = config
+        self.shape = ModelShape(
+            "GPT-2", config.vocab_size, config.max_positions, config.hidden, config.layers, config.heads, config.heads,
+            config.head_dim,
+        )  # fmt: skip
         self._device = device
         self._dtype = dtype
         self._packed = packed
@@ -110,22 +117,32 @@ class GPT2:
         self._head = Linear(head, None, packed)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
-        """Last hidden states [tokens, hidden], before the final norm. `ids`, `positions`: int64 [tokens].
-
-        `rows`: the tokens whose state is wanted (None: all); the last block then computes only those after attention.
-        """
         config = self.config
         x = F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)
         for i, block in enumerate(self._blocks):
-            qkv = block.c_attn(F.layer_norm(x, (config.hidden,), *block.ln_1, config.eps))
-            q, k, v = qkv.view(-1, 3, config.heads, config.head_dim).unbind(1)
+            q, k, v = self._queries(block, x)
             attended = attention(i, q, k, v, self._scale(i))
             if rows is not None and i == config.layers - 1:
                 attended, x = attended[rows], x[rows]
-            x = block.attn_proj.added(attended, x)
-            inner = block.c_fc.activated(F.layer_norm(x, (config.hidden,), *block.ln_2, config.eps), config.activation)
-            x = block.mlp_proj.added(inner, x)
+            x = self._rest(block, attended, x)
         return x
+
+    def compile(self) -> None:
+        # One graph for all blocks: a block's weights are inputs to it, attention is not part of it.
+        self._queries = torch.compile(self._queries, dynamic=True)  # type: ignore[method-assign]
+        self._rest = torch.compile(self._rest, dynamic=True)  # type: ignore[method-assign]
+
+    def _queries(self, block: _Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of a block by head."""
+        qkv = block.c_attn(F.layer_norm(x, (self.config.hidden,), *block.ln_1, self.config.eps))
+        q, k, v = qkv.view(-1, 3, self.config.heads, self.config.head_dim).unbind(1)
+        return q, k, v
+
+    def _rest(self, block: _Block, attended: Tensor, x: Tensor) -> Tensor:
+        """A block after its attention."""
+        x = block.attn_proj.added(attended, x)
+        normed = F.layer_norm(x, (self.config.hidden,), *block.ln_2, self.config.eps)
+        return block.mlp_proj.added(block.c_fc.activated(normed, self.config.activation), x)
 
     def warm_up(self, num_tokens: int) -> None:
         """Run one block's linear layers over `num_tokens` rows, for what oneDNN keeps for each number of rows.
@@ -139,7 +156,6 @@ class GPT2:
         block.mlp_proj.added(block.c_fc.activated(x, self.config.activation), x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [rows, vocab] of the chosen rows of `hidden`."""
         return self._head(F.layer_norm(hidden, (self.config.hidden,), *self._ln_f, self.config.eps)).float()
 
     def _scale(self, layer: int) -> float:

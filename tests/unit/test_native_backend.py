@@ -11,8 +11,10 @@ import torch
 from tiny_gpt2 import NO_EOS, TINY, Driver, hf_config, one_thread, request, save_model, tiny_weights
 from torch import Tensor
 
+from engine_proc.backends import native_parts
 from engine_proc.backends.base import EngineRequest
-from engine_proc.backends.native import Kernels, NativeBackend
+from engine_proc.backends.native import NativeBackend
+from engine_proc.backends.native_parts import Kernels
 from engine_proc.model_runner import bucket
 from engine_proc.models.builtin import random_weights
 from engine_proc.models.gpt2 import GPT2Config
@@ -23,7 +25,7 @@ from harness.common.protocol import Sampling
 from harness.common.stamps import FinishReason, Reason
 
 NEW = 12
-PLAIN = Kernels(packed_linear=False, matmul_decode=False, bucket_prefill=False)
+PLAIN = Kernels(packed_linear=False, compiled_decode=False, bucket_passes=False)
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +88,17 @@ def test_logits_are_computed_for_last_positions_only(tiny: str) -> None:
 
 def test_a_prefill_cut_into_passes_gives_the_same_tokens(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Driver(make(tiny, 10, 10)).run(requests(MIXED))
-    monkeypatch.setattr("engine_proc.model_runner.MAX_PASS_TOKENS", 130)
-    assert Driver(make(tiny, 10, 10)).run(requests(MIXED)) == whole
+    for limit in (1, 64, 130):
+        monkeypatch.setitem(native_parts.MAX_PASS_TOKENS, "cpu", limit)
+        assert Driver(make(tiny, 10, 10)).run(requests(MIXED)) == whole
 
 
-@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 511, 512, 513, 576, 1000, 1024])
+@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 31, 32, 33, 511, 512])
 def test_a_bucket_holds_its_tokens_and_is_one_that_warm_up_runs(num_tokens: int) -> None:
     padded = bucket(num_tokens)
-    assert num_tokens <= padded < num_tokens + (16 if num_tokens <= 512 else 128)
+    assert num_tokens <= padded < num_tokens + 16
     assert bucket(padded) == padded
-    assert padded % 16 == 0
+    assert padded % 16 == 0 or padded == num_tokens < 16
 
 
 def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:
@@ -103,10 +106,10 @@ def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:
     for buckets in (True, False):
         logits = seen.setdefault(buckets, [])
         backend = make(
-            tiny, dtype="bfloat16", kernels=Kernels(bucket_prefill=buckets),
+            tiny, dtype="bfloat16", kernels=Kernels(bucket_passes=buckets),
             logits_observer=lambda _, step, logits=logits: logits.append(step.clone()),
         )  # fmt: skip
-        assert backend.describe()["bucket_prefill"] is buckets
+        assert backend.describe()["bucket_passes"] is buckets
         backend.warm_up()
         Driver(backend).run(requests(MIXED[:4], new=1))
     scale = seen[False][0].abs().max().item()
@@ -234,21 +237,46 @@ def test_sampled_tokens_depend_on_the_seed_and_not_on_batch_mates(tiny: str) -> 
     assert together[9] == alone(tiny, MIXED[4:5])[0]
 
 
-def test_a_request_larger_than_the_cache_fails_alone(tiny: str) -> None:
-    block_bytes = 2 * TINY.layers * 4 * TINY.hidden * 128 * 4
-    driver = Driver(make(tiny, kv_cache_bytes=block_bytes))
-    done = driver.run([request(0, [1] * 120, 9), request(1, [1] * 120, 8)])
-    assert [(f.row, f.reason, f.a, f.b) for out in driver.steps for f in out.failed] == [
-        (0, Reason.TOO_LARGE_FOR_CACHE, 2, 1)
-    ]
-    assert len(done[1]) == 8
+def test_a_request_larger_than_the_cache_fails_alone_and_at_once(tiny: str) -> None:
+    """Row 7: needs of one block less than the pool, all of it, and one more."""
+    driver = Driver(make(tiny, kv_blocks=8))
+    done = driver.run([request(row, [1] * 120, new) for row, new in enumerate((10, 9, 8, 1))])  # the last is not cached
+    assert [(f.row, f.reason, f.a, f.b) for f in driver.steps[0].failed] == [(0, Reason.TOO_LARGE_FOR_CACHE, 9, 8)]
+    assert [len(done[row]) for row in (1, 2, 3)] == [9, 8, 1]
 
 
 def test_a_step_with_nothing_but_a_failure_is_reported_and_ends_the_work(tiny: str) -> None:
-    block_bytes = 2 * TINY.layers * 4 * TINY.hidden * 128 * 4
-    driver = Driver(make(tiny, kv_cache_bytes=block_bytes))
+    driver = Driver(make(tiny, kv_blocks=8))
     assert driver.run([request(0, [1] * 200, 9)]) == {}
     assert len(driver.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"kv_blocks": 0}, "kv_blocks"), ({"kv_blocks": -1}, "kv_blocks"), ({"kv_blocks": 10**12}, "kv_blocks"),
+        ({"kv_memory": 1}, "kv_memory"), ({"kv_blocks": 4, "kv_memory": 10**6}, "kv_memory"),
+        ({"block_size": 0}, "block_size"), ({"prefill_max_tokens": -1}, "max_tokens"), ({"policy": "fair"}, "policy"),
+    ],
+)  # fmt: skip
+def test_an_impossible_cache_or_schedule_is_named(tiny: str, options: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make(tiny, **options)
+
+
+def test_kv_memory_counts_bytes_with_the_padding_block(tiny: str) -> None:
+    block_bytes = 2 * TINY.layers * TINY.hidden * 16 * 4
+    backend = make(tiny, kv_memory=5 * block_bytes + 1)
+    assert backend.describe()["kv_blocks"] == 4
+    assert backend.describe()["kv_bytes"] == 5 * block_bytes
+
+
+@pytest.mark.parametrize("name", ["cuda_graph", "nvtx"])
+def test_what_needs_cuda_is_refused_without_it(tiny: str, name: str) -> None:
+    if torch.cuda.is_available() and name == "nvtx":
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ConfigError, match=name):
+        make(tiny, **{name: True})
 
 
 def test_warm_up_leaves_no_work_and_no_trace_in_the_tokens(tiny: str) -> None:
