@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno as codes
+import os
 import time
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,11 @@ from harness.common.stamps import SUBMITTER_COLUMNS, SendResult
 from submitter_proc.frames import PackedRun
 
 SLICE_NS = 20_000_000  # longest sleep between two looks at the stop word
+#: A long wait ends with a sleep of this length, as calibrated: the longer a virtual CPU was idle, the later it wakes.
+LAST_SLEEP_NS = 1_000_000
+#: libzmq's I/O thread, which shares the pacer's core, runs about so long for a message: no yield this close to a
+#: deadline, unless it has not been let in for IO_STARVE_NS.
+IO_RUN_NS, IO_STARVE_NS = 60_000, 250_000
 INTENDED, SEND, SENT, RESULT, ERRNO = (SUBMITTER_COLUMNS.index(name) for name in SUBMITTER_COLUMNS)
 
 
@@ -70,6 +76,7 @@ class PythonPacer:
         self._send = send
         self._control = control
         self._clock = clock
+        self._yielded = 0
 
     def run(self, packed: PackedRun, t0_ns: int, waiting: Waiting) -> PaceEnd:
         """Send all requests of `packed`. t0_ns: CLOCK_MONOTONIC ns of offset 0."""
@@ -79,7 +86,8 @@ class PythonPacer:
         previous_end, previous_offset = t0_ns, 0
         for i, offset in enumerate(offsets):
             deadline = previous_end + offset - previous_offset if waiting.relative else t0_ns + offset
-            now = self._wait(deadline, waiting.margin_ns)
+            # A gap that leaves little time to sleep: yield, else the I/O thread starves.
+            now = self._wait(deadline, waiting.margin_ns, short=offset - previous_offset <= 2 * waiting.margin_ns)
             if now == 0:
                 return PaceEnd(i, 0)
             row = stamps[i]
@@ -103,7 +111,7 @@ class PythonPacer:
                 return PaceEnd(i + 1, errno)
         return PaceEnd(packed.num_requests, 0)
 
-    def _wait(self, deadline: int, margin_ns: int) -> int:
+    def _wait(self, deadline: int, margin_ns: int, short: bool) -> int:
         """Wait for the deadline; returns the clock reading that ended the wait, 0 where the stop word was set."""
         control, clock = self._control, self._clock
         stop = CONTROL_WORDS["stop"]
@@ -114,10 +122,16 @@ class PythonPacer:
                 return 0
             if now >= wake:
                 break
-            time.sleep(min(wake - now, SLICE_NS) / 1e9)
+            until = min(wake, now + SLICE_NS)
+            if wake - now > 2 * LAST_SLEEP_NS:
+                until = min(until, wake - LAST_SLEEP_NS)
+            time.sleep((until - now) / 1e9)
             now = clock()
         woke = now
         while now < deadline:
+            if short and (deadline - now > IO_RUN_NS or now - self._yielded > IO_STARVE_NS):
+                os.sched_yield()
+                self._yielded = now
             now = clock()
         control[CONTROL_WORDS["spin_ns"]] += now - woke
         return now

@@ -11,7 +11,19 @@ from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.nogil import load_numba, load_symbols
 from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
-from submitter_proc.pacer import ERRNO, INTENDED, RESULT, SEND, SENT, SLICE_NS, PaceEnd, Waiting
+from submitter_proc.pacer import (
+    ERRNO,
+    INTENDED,
+    IO_RUN_NS,
+    IO_STARVE_NS,
+    LAST_SLEEP_NS,
+    RESULT,
+    SEND,
+    SENT,
+    SLICE_NS,
+    PaceEnd,
+    Waiting,
+)
 
 
 class CompiledPacer:
@@ -59,13 +71,15 @@ def _build_pace() -> Any:
     stop, spin_ns = CONTROL_WORDS["stop"], CONTROL_WORDS["spin_ns"]
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
-    slice_ns = SLICE_NS
+    slice_ns, last_sleep_ns = SLICE_NS, LAST_SLEEP_NS
+    io_run_ns, io_starve_ns = IO_RUN_NS, IO_STARVE_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
     def pace(socket, frames, starts, offsets, stamps, control, t0, relative, margin, scratch):
         here = scratch.ctypes.data
         previous_end = t0
         previous_offset = 0
+        yielded = 0
         for i in range(offsets.shape[0]):
             offset = offsets[i]
             deadline = previous_end + offset - previous_offset if relative else t0 + offset
@@ -77,6 +91,8 @@ def _build_pace() -> Any:
                 return i, 0
             while now < deadline - margin:
                 wake = min(deadline - margin, now + slice_ns)
+                if deadline - margin - now > 2 * last_sleep_ns:
+                    wake = min(wake, deadline - margin - last_sleep_ns)
                 scratch[2] = wake // 1_000_000_000
                 scratch[3] = wake % 1_000_000_000
                 clock_nanosleep(1, 1, here + 16, 0)
@@ -86,8 +102,9 @@ def _build_pace() -> Any:
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             woke = now
             while now < deadline:
-                if short:
+                if short and (deadline - now > io_run_ns or now - yielded > io_starve_ns):
                     sched_yield()
+                    yielded = now
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             control[spin_ns] += now - woke

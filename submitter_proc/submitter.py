@@ -16,7 +16,7 @@ from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import load_plan
-from harness.common.processes import sharpen_timers
+from harness.common.processes import defer_io_threads, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, push_socket, wait_until_connected
 from harness.common.specs import Preparation, SubmitterSpec
@@ -89,6 +89,8 @@ class Submitter:
                 raise RunError(f"no engine at the data socket within {CONNECT_TIMEOUT_S:.0f} s")
             if len(self._spec.cores) > 1:
                 os.sched_setaffinity(0, {self._spec.cores[0]})
+            else:
+                defer_io_threads()
             self._paces(plan, collector, socket)
         finally:
             socket.close()

@@ -42,6 +42,9 @@ def host_lines(summary: Mapping[str, Any]) -> Lines:
     placement, pacer = summary["host"]["placement"], summary["host"]["pacer"]
     cores = [f"{name} {cpu_list(placement.get(name))}" for name in ("engine", "submitter", "harness")]
     yield "Cores", ", ".join(cores)
+    note = str(placement.get("note") or "").partition(": ")[2]
+    if note:  # why they are where they are
+        yield "", safe(note)
     if pacer:
         wait = f"wait {safe(pacer['wait'])}" if pacer.get("wait") else None
         margin = pacer.get("margin_ns")

@@ -29,7 +29,7 @@ class OvershootClock:
     [
         (0, MIN_MARGIN_NS),
         (MIN_MARGIN_NS // 2, MIN_MARGIN_NS),
-        (100_000, int(100_000 * SAFETY)),
+        (160_000, int(160_000 * SAFETY)),
         (MAX_MARGIN_NS, MAX_MARGIN_NS),
         (50_000_000, MAX_MARGIN_NS),
     ],
@@ -39,8 +39,8 @@ def test_margin_is_the_p99_overshoot_with_safety_within_its_bounds(overshoot_ns:
 
 
 def test_a_single_outlier_does_not_buy_a_spin() -> None:
-    calibration = calibrate(OvershootClock([120_000] * (SLEEPS - 1) + [90_000_000]))
-    assert calibration == (120_000, 120_000, 90_000_000, 180_000)
+    calibration = calibrate(OvershootClock([160_000] * (SLEEPS - 1) + [90_000_000]))
+    assert calibration == (160_000, 160_000, 90_000_000, 240_000)
 
 
 def test_real_sleeps_are_never_early() -> None:
@@ -59,7 +59,7 @@ def test_real_sleeps_are_never_early() -> None:
     ],
 )
 def test_auto_spins_only_on_a_core_of_its_own(wait: str, own_core: bool, name: str, spins: bool) -> None:
-    calibration = calibrate(OvershootClock([120_000]))
+    calibration = calibrate(OvershootClock([160_000]))
     chosen, waiting = choose_waiting(wait, own_core, relative=True, calibration=calibration)
     assert chosen == name and waiting.relative
-    assert waiting.margin_ns == (180_000 if spins else 0)
+    assert waiting.margin_ns == (240_000 if spins else 0)

@@ -6,10 +6,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import zmq
 
-from harness.common.processes import affinity_of, is_alive, pin_self, sharpen_timers, start_ticks
+from harness.common.processes import (
+    affinity_of,
+    defer_io_threads,
+    is_alive,
+    pin_self,
+    sharpen_timers,
+    start_ticks,
+)
+from harness.common.sockets import make_context
 from helpers import wait_until
 
 pytestmark = pytest.mark.timeout(20)
@@ -77,3 +87,18 @@ def test_timers_can_be_sharpened() -> None:
     code = "from harness.common.processes import sharpen_timers as s; import sys; sys.exit(0 if s() else 1)"
     assert callable(sharpen_timers)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_io_threads_get_the_batch_policy_and_nothing_else_does() -> None:
+    context = make_context()
+    socket = context.socket(zmq.PUSH)  # the I/O thread exists from the first socket on
+    try:
+        wait_until(lambda: defer_io_threads() >= 1, 5, "the I/O thread to have its name")
+        policies = {
+            Path(f"/proc/self/task/{task}/comm").read_text().strip(): os.sched_getscheduler(int(task))
+            for task in os.listdir("/proc/self/task")
+        }
+    finally:
+        socket.close(linger=0)
+        context.term()
+    assert {name for name, policy in policies.items() if policy == os.SCHED_BATCH} == {"ZMQbg/IO/0"}
