@@ -93,6 +93,7 @@ class PagedKVCache:
         """The first `num_tokens` tokens of one sequence as dense K and V [kv_heads, num_tokens, head_dim]."""
         return self._dense(self._keys[layer], table, num_tokens), self._dense(self._values[layer], table, num_tokens)
 
+    @torch.inference_mode()
     def fill(self, value: float, blocks: slice = slice(None)) -> None:
         """Overwrite whole blocks in all layers: tests poison what nobody may read."""
         self._data[:, :, blocks] = value

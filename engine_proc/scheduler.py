@@ -223,8 +223,11 @@ class Scheduler:
                 self._add_chunk(step, sequence, self._chunk_length(step, sequence.num_unscheduled))
         if not step.preemptions:
             self._admit(step)
-        if self._chunked and step.rows_left < self._prefill_max_batch_size:
-            self._top_up(step)
+        if step.rows_left < self._prefill_max_batch_size:
+            if self._chunked:
+                self._top_up(step)
+            # A sequence that finds all but its last token in the cache after a preemption has nothing to prefill.
+            step.chunks.sort(key=lambda chunk: not chunk.is_decode)
 
     def _chunk_length(self, step: _Step, missing: int) -> int:
         """How many of a sequence's `missing` tokens this step computes; 0: none."""

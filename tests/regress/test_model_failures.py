@@ -25,6 +25,8 @@ from harness.common.protocol import Sampling
 
 BLOCK = 8
 NEW = 10
+#: So many new tokens that a sequence outgrows the block that its admission leaves free for it.
+LONG = 3 * BLOCK
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -87,7 +89,7 @@ def test_row_12_a_preempted_sequence_that_hits_the_prefix_cache_gives_the_same_t
     tiny: str, options: dict[str, Any]
 ) -> None:
     engine = Engine(tiny, kv_blocks=13, **options)
-    assert engine.run(SHARED) == alone(tiny, SHARED)
+    assert engine.run(SHARED, LONG) == alone(tiny, SHARED, LONG)
     assert engine.preemptions > 0
     assert max(engine.cached) >= 3 * BLOCK
 
@@ -95,8 +97,8 @@ def test_row_12_a_preempted_sequence_that_hits_the_prefix_cache_gives_the_same_t
 @pytest.mark.parametrize("length", range(2 * BLOCK - 2, 2 * BLOCK + 3))
 def test_row_13_preempted_at_any_length_around_a_block_boundary_loses_no_token(tiny: str, length: int) -> None:
     texts = [prompt(length, seed) for seed in range(3)]
-    engine = Engine(tiny, kv_blocks=2 * 4)
-    assert engine.run(texts, 2 * BLOCK - 2) == alone(tiny, texts, 2 * BLOCK - 2)
+    engine = Engine(tiny, kv_blocks=8)
+    assert engine.run(texts, LONG) == alone(tiny, texts, LONG)
     assert engine.preemptions > 0
 
 
@@ -169,7 +171,7 @@ def test_row_25_cold_and_warm_prefix_give_the_same_tokens_and_logits(tiny: str, 
 def test_row_26_what_a_recompute_finds_is_no_prefix_hit(tiny: str) -> None:
     texts = [prompt(2 * BLOCK + 3, seed) for seed in range(4)]
     engine = Engine(tiny, kv_blocks=9)
-    engine.run(texts, 2 * BLOCK)
+    engine.run(texts, LONG)
     assert engine.preemptions > 0
     assert engine.cached == []
     assert engine.backend.pool.hit_tokens == 0
@@ -225,7 +227,7 @@ def test_row_38_overlap_gives_the_tokens_of_no_overlap(
     engine = Engine(tiny, overlap=True, **options)
     if captured:
         with_graphs(engine, replayed)
-    assert engine.run(texts, 2 * BLOCK) == alone(tiny, texts, 2 * BLOCK)
+    assert engine.run(texts, LONG) == alone(tiny, texts, LONG)
     assert (engine.preemptions > 0) == (blocks == 9)
     assert not engine.backend.has_work()
     assert engine.backend.pool.num_used == 0
