@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.common.protocol import Sampling
 from harness.common.specs import EngineOptions, EngineSpec, NullSpec, SubmitterSpec
 from harness.config import RunConfig
@@ -36,7 +38,7 @@ def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
 
 def engine_options(config: RunConfig) -> EngineOptions:
     """What was asked of the engine's parts; what was not asked for is as in EngineOptions, overlap as the device."""
-    asked = {
+    asked: dict[str, Any] = {
         "block_size": config.block_size,
         "kv_blocks": config.kv_blocks,
         "kv_memory": config.kv_memory,

@@ -25,7 +25,7 @@ DEADLINE_S = 3.0  # what a test ended may need this long to go
 POLL_S = 0.02
 MARK = "ISORATE_TEST_SESSION"
 # Threads that libraries keep for the process's life once used.
-LIBRARY_THREADS = ("TMonitor", "pytest_timeout", "pymp-", "InductorSubproc", "compile_worker")
+LIBRARY_THREADS = ("TMonitor", "tqdm_monitor", "pytest_timeout", "pymp-", "InductorSubproc", "compile_worker")
 
 
 def pytest_configure(config: pytest.Config) -> None:

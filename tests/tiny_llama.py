@@ -35,6 +35,7 @@ def save_variant(folder: Path, name: str, **more: Any) -> Any:
     """Write the model to `folder` and return transformers' own, with weights so large that attention matters."""
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()  # its thread would outlive the test
     kind, fields = VARIANTS[name]
     save = {key: more.pop(key) for key in ("max_shard_size",) if key in more}
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **fields, **more})

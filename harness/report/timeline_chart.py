@@ -28,7 +28,7 @@ def timeline_lines(
     blocks, of = timeline["kv_blocks_max"], engine.get("kv_blocks")
     if blocks:
         whole = f" of {number(of)}" if isinstance(of, int) else ""
-        chart = sparkline(timeline["kv_blocks"], of if isinstance(of, int) else blocks, cells, ascii_only=ascii_only)
+        chart = sparkline(timeline["kv_blocks"], blocks, cells, ascii_only=ascii_only)
         yield "KV blocks", f"{chart}  max {number(blocks)}{whole}"
     begin, end = (f"{timeline[name] / 1e3:.2f} s" for name in ("start_ms", "end_ms"))
     yield "", begin + end.rjust(cells - len(begin))

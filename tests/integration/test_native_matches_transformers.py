@@ -6,11 +6,12 @@ configurations. SmolLM2's weights are real: its outputs depend on every block of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import torch
-from tiny_gpt2 import save_model, tiny_weights
+from tiny_gpt2 import one_thread, save_model, tiny_weights
 
 from benchmarks.equality import (
     NEW_TOKENS,
@@ -29,12 +30,18 @@ from engine_proc.models.loader import load_model
 
 pytest.importorskip("transformers")
 
-NUM_PROMPTS, SHARE = 40, 8
+NUM_PROMPTS, SHARE = 40, 4
 #: Longest prompt of the fixed ones: CI runs on two cores.
-MAX_TOKENS = 80
+MAX_TOKENS = 60
 SMALL = GPT2Config(hidden=192, layers=4, heads=3, inner=768)
-#: A token a step: three prompts are enough of that.
-SLOW = {"chunk 1": 3}
+#: A token a step: one prompt is enough of that.
+SLOW = {"chunk 1": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 class Case(NamedTuple):
@@ -88,7 +95,7 @@ def check(case: Case, setting: Setting, share: range) -> Found:
 
 
 def share_of(number: int, setting: Setting) -> range:
-    """Each configuration takes the next eight of the forty."""
+    """Each configuration takes the next four of the forty."""
     first = number * SHARE % NUM_PROMPTS
     return range(first, first + SLOW.get(setting.name, SHARE))
 
