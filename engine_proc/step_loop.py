@@ -7,6 +7,7 @@ from engine_proc.egress import Egress
 from engine_proc.inbox import Duplicate, Inbox, InboxItem, Turned
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
+from harness.common.errors import BackendError
 from harness.common.protocol import ResultEvent
 from harness.common.stamps import ENGINE_COLUMNS, STEP_COLUMNS, FinishReason, Reason, Status, reason_text
 
@@ -22,6 +23,8 @@ OUTPUT_TOKENS, PREEMPTIONS, PREEMPTED_NS = (
 STATUS, FINISH, ERROR_CODE, ERROR_A, ERROR_B = (
     _CELL[name] for name in ("engine_status", "finish_reason", "error_code", "error_a", "error_b")
 )
+
+_FINISHES = frozenset(FinishReason)
 
 
 class StepLoop:
@@ -41,6 +44,8 @@ class StepLoop:
         self._steps = memoryview(collector.steps).cast("B").cast("q")
         self._step_width = collector.steps.shape[1]
         self._tokens = memoryview(collector.tokens).cast("B").cast("q")
+        self._vocab_size = backend.capacity().vocab_size
+        self._open: dict[int, int] = {}  # rows that the backend holds: the most tokens that each may get
         self._crash: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -70,6 +75,7 @@ class StepLoop:
         for item in items:
             if isinstance(item, EngineRequest):
                 self._cells[item.row * self._width + QUEUED] = now
+                self._open[item.row] = item.max_new_tokens
                 self._backend.add(item)
             elif isinstance(item, Turned):
                 if item.status == Status.COMPLETED:
@@ -90,8 +96,10 @@ class StepLoop:
         batch_ns = output.batch_ns or start
         tokens_ns = output.tokens_ns or end
         for row in output.admitted:
+            self._require_open(row, "an admission")
             self._cells[row * self._width + SCHEDULED] = batch_ns
         for row, preempted_ns in output.preempted:
+            self._require_open(row, "a preemption")
             self._cells[row * self._width + PREEMPTIONS] += 1
             self._cells[row * self._width + PREEMPTED_NS] += preempted_ns
         events, terminal = self._events(output, tokens_ns)
@@ -99,14 +107,30 @@ class StepLoop:
         self._send(events, terminal)
         self._log_step(output, start, batch_ns, tokens_ns)
 
+    def _require_open(self, row: int, what: str) -> None:
+        """No row but one in the backend's hands: another's cells would be written, or none at all."""
+        if row not in self._open:
+            raise BackendError(f"step() returned {what} of row {row!r}, which the engine does not hold")
+
+    def _check_token(self, row: int, token_id: int, finish: int, count: int) -> None:
+        """Raises BackendError for a token that the request cannot have got."""
+        if count > self._open[row]:
+            raise BackendError(f"step() returned token {count} of row {row}, which asked for {self._open[row]}")
+        if not 0 <= token_id < self._vocab_size:
+            raise BackendError(f"step() gave token id {token_id} of row {row}, the vocabulary has {self._vocab_size}")
+        if finish not in _FINISHES:
+            raise BackendError(f"step() returned finish {finish!r} of row {row}, which is no FinishReason")
+
     def _events(self, output: StepOutput, tokens_ns: int) -> tuple[list[ResultEvent], int]:
         """Stamp the rows and list their news: first tokens and ends; tokens in between need no message."""
         cells, width = self._cells, self._width
         events = []
         terminal = 0
-        for row, _, finish in output.tokens:
+        for row, token_id, finish in output.tokens:
+            self._require_open(row, "a token")
             base = row * width
             count = cells[base + OUTPUT_TOKENS] + 1
+            self._check_token(row, token_id, finish, count)
             cells[base + OUTPUT_TOKENS] = count
             if count == 1:
                 cells[base + FIRST] = tokens_ns
@@ -115,14 +139,17 @@ class StepLoop:
                 cells[base + STATUS] = Status.COMPLETED
                 cells[base + FINISH] = finish
                 events.append(ResultEvent(row, count, Status.COMPLETED, finish))
+                del self._open[row]
                 terminal += 1
             elif count == 1:
                 events.append(ResultEvent(row, 1, Status.NONE, FinishReason.NONE))
         for row, reason, a, b in output.failed:
+            self._require_open(row, "a failure")
             base = row * width
             cells[base + ERROR_CODE], cells[base + ERROR_A], cells[base + ERROR_B] = reason, a, b
             cells[base + STATUS] = Status.FAILED
             events.append(ResultEvent(row, cells[base + OUTPUT_TOKENS], Status.FAILED, FinishReason.NONE))
+            del self._open[row]
             terminal += 1
         return events, terminal
 

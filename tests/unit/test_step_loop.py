@@ -37,7 +37,7 @@ class ScriptedBackend:
         self._outputs = list(outputs)
 
     def capacity(self) -> Capacity:
-        return Capacity(10, 100)
+        return Capacity(10, 2**31)
 
     def describe(self) -> dict[str, object]:
         return {}
