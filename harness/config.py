@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_NEW_TOKENS, MAX_REQUESTS
 from harness.config_errors import describe, flag_of
 from harness.cores import allowed_cpus, parse_cpu_list, require_allowed
 
@@ -95,7 +96,7 @@ _MAX_REPEATS = 10_000_000
 FilePath = Annotated[Path, BeforeValidator(_path)]
 Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
 Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=_MAX_REPEATS)], ...], BeforeValidator(_repeats)]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]
 
@@ -124,7 +125,7 @@ class RunConfig(BaseModel):
     prompts: FilePath | None = None
     pretok: bool = False
     tokenize_workers: int = Field(0, ge=0, le=1024)
-    max_new_tokens: int = Field(4, ge=0, le=1_000_000)
+    max_new_tokens: int = Field(4, ge=0, le=MAX_NEW_TOKENS)
     temperature: float = Field(0.0, ge=0, le=1000, allow_inf_nan=False)
     top_k: int = Field(0, ge=0, le=2**31 - 1)
     top_p: float = Field(1.0, gt=0, le=1, allow_inf_nan=False)
