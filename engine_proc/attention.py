@@ -48,7 +48,7 @@ class _Group(NamedTuple):
     """Neighbouring first pieces of equal length, or one later piece."""
 
     length: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     start: int
     table: Tensor | None
     mask: Tensor | None

@@ -133,7 +133,7 @@ def capture_cuda(pool: list[tuple[int, int]]) -> Capture:
             function()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool[0] if pool else None):
+        with torch.cuda.graph(graph, pool=pool[0] if pool else None):  # type: ignore[arg-type]
             function()
         if not pool:
             pool.append(graph.pool())

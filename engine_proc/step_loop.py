@@ -11,6 +11,7 @@ from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
 from engine_proc.stopping import StopMatcher, TokenBytes, watch
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
+from harness.common.errors import BackendError
 from harness.common.protocol import ResultEvent
 from harness.common.stamps import ENGINE_COLUMNS, STEP_COLUMNS, FinishReason, Reason, Status, reason_text
 
@@ -34,7 +35,11 @@ class RowState(IntEnum):
     AWAITED = 0  # not here yet: not sent, or with a tokenizer worker
     GIVEN_UP = 1  # aborted while it was with a tokenizer worker: ends when it arrives
     LIVE = 2  # in the backend
-    ENDED = 3
+    ENDED = 3  # by the loop, on a stop or an abort: the step under way may still give it a token
+    OVER = 4  # by the backend, which must not speak of it again
+
+
+_FINISHES = frozenset(FinishReason)
 
 
 class StepLoop:
@@ -58,6 +63,8 @@ class StepLoop:
         self._steps = memoryview(collector.steps).cast("B").cast("q")
         self._step_width = collector.steps.shape[1]
         self._tokens = memoryview(collector.tokens).cast("B").cast("q")
+        self._vocab_size = backend.capacity().vocab_size
+        self._asked: dict[int, int] = {}  # live rows: the most tokens that each may get
         self._states = bytearray(collector.shape.rows)
         self._stops: dict[int, StopMatcher] = {}  # of live rows that ask for a stop
         self._run = -1
@@ -119,6 +126,7 @@ class StepLoop:
             self._end_aborted(row, ended)
             return
         self._states[row] = RowState.LIVE
+        self._asked[row] = request.max_new_tokens
         self._cells[row * self._width + QUEUED] = now
         matcher = watch(request.sampling, self._token_bytes)
         if matcher is not None:
@@ -146,6 +154,7 @@ class StepLoop:
         self._cells[base + STATUS], self._cells[base + FINISH] = status, finish
         self._states[row] = RowState.ENDED
         self._stops.pop(row, None)
+        self._asked.pop(row, None)
         return ResultEvent(row, self._cells[base + OUTPUT_TOKENS], status, finish)
 
     def _complain(self, duplicate: Duplicate) -> None:
@@ -163,10 +172,13 @@ class StepLoop:
         """Everything after the model: stamps, token log, messages, step table."""
         cells, width = self._cells, self._width
         for row in output.admitted:
+            self._require_known(row, "an admission")
             cells[row * width + SCHEDULED] = batch_ns
         for row, cached_tokens in output.cached_tokens:
+            self._require_known(row, "cached tokens")
             cells[row * width + CACHED_TOKENS] = cached_tokens
         for row, preempted_ns in output.preempted:
+            self._require_known(row, "a preemption")
             cells[row * width + PREEMPTIONS] += 1
             cells[row * width + PREEMPTED_NS] += preempted_ns
         events: list[ResultEvent] = []
@@ -180,25 +192,45 @@ class StepLoop:
         log: list[int] = []
         terminal = 0
         for row, token_id, finish in output.tokens:
+            self._require_known(row, "a token")
             if states[row] != RowState.LIVE:  # it ended while the step that made this was under way
                 self._control[CONTROL_WORDS["late_tokens"]] += 1
                 continue
             base = row * width
             count = cells[base + OUTPUT_TOKENS] + 1
+            self._check_token(row, token_id, finish, count)
             cells[base + OUTPUT_TOKENS] = count
             if count == 1:
                 cells[base + FIRST] = tokens_ns
             cells[base + LAST] = tokens_ns
             log.append(row << 32 | token_id)
+            by_backend = finish != FinishReason.NONE
             if self._stops:
                 finish = self._stopped(row, token_id, finish)
             if finish != FinishReason.NONE:
                 events.append(self._end(row, Status.COMPLETED, finish))
                 terminal += 1
+                if by_backend:
+                    states[row] = RowState.OVER
             elif count == 1:
                 events.append(ResultEvent(row, 1, Status.NONE, FinishReason.NONE))
         self._log_tokens(log)
         return terminal
+
+    def _require_known(self, row: int, what: str) -> None:
+        """No row but one that the backend was given: another's cells would be written, or none at all."""
+        known = type(row) is int and 0 <= row < len(self._states)
+        if not known or self._states[row] not in (RowState.LIVE, RowState.ENDED):
+            raise BackendError(f"step() returned {what} of row {row!r}, which the engine does not hold")
+
+    def _check_token(self, row: int, token_id: int, finish: int, count: int) -> None:
+        """Raises BackendError for a token that the request cannot have got."""
+        if count > self._asked[row]:
+            raise BackendError(f"step() returned token {count} of row {row}, which asked for {self._asked[row]}")
+        if not 0 <= token_id < self._vocab_size:
+            raise BackendError(f"step() gave token id {token_id} of row {row}, the vocabulary has {self._vocab_size}")
+        if finish not in _FINISHES:
+            raise BackendError(f"step() returned finish {finish!r} of row {row}, which is no FinishReason")
 
     def _stopped(self, row: int, token_id: int, finish: FinishReason) -> FinishReason:
         """STOP where the token ends the output; a text that ends with its last token stops as well, one at EOS not."""
@@ -213,6 +245,7 @@ class StepLoop:
         """Write the reasons of the rows that the backend gave up; returns how many ended."""
         before = len(events)
         for row, reason, a, b in output.failed:
+            self._require_known(row, "a failure")
             if self._states[row] == RowState.LIVE:
                 base = row * self._width
                 self._cells[base + ERROR_CODE], self._cells[base + ERROR_A], self._cells[base + ERROR_B] = reason, a, b

@@ -25,6 +25,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = sys.argv[1:] if argv is None else argv
+    open_standard_streams()
     try:
         code = _dispatch(words)
         if sys.stdout is not None:
@@ -44,6 +45,20 @@ def main(argv: list[str] | None = None) -> int:
             raise
         _give_up_stdout()
         return _fail(RunError(f"cannot write: {error.strerror}"), EXIT_FAILED)
+
+
+def open_standard_streams() -> None:
+    """Stand in for a closed stdin, stdout or stderr: a socket or the collector that got its number would be printed on.
+
+    /dev/null takes the lowest number that is free, so that the three are filled in their order.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _fail(error: IsorateError, code: int) -> int:

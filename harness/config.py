@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_NEW_TOKENS
 from harness.config_errors import describe, flag_of
 from harness.config_values import (
     Batch,
@@ -58,7 +59,7 @@ class RunConfig(BaseModel):
     prompts: FilePath | None = None
     pretok: bool = False
     tokenize_workers: int = Field(0, ge=0, le=1024)
-    max_new_tokens: int = Field(4, ge=0, le=1_000_000)
+    max_new_tokens: int = Field(4, ge=0, le=MAX_NEW_TOKENS)
     temperature: float = Field(0.0, ge=0, le=1000, allow_inf_nan=False)
     top_k: int = Field(0, ge=0, le=2**31 - 1)
     top_p: float = Field(1.0, gt=0, le=1, allow_inf_nan=False)

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_REQUESTS
 from harness.cores import parse_cpu_list
 
 ENGINES = ("native", "null", "transformers")
@@ -152,7 +153,7 @@ StopIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...], Befor
 StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop)]
 Memory = Annotated[int | None, BeforeValidator(_memory)]
 Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]

@@ -18,7 +18,7 @@ from harness.common.errors import ChildDiedError, ConfigError, ProtocolError
 
 
 class InterruptedRunError(ChildDiedError):
-    """Ctrl-C or SIGTERM: keep what was measured, exit 130."""
+    """Ctrl-C, SIGTERM or a closed terminal: keep what was measured, exit 130."""
 
 
 class Events:
@@ -33,14 +33,20 @@ class Events:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Turn SIGINT and SIGTERM into a flag and a wake-up while inside; a second one changes nothing."""
+        """Turn SIGINT, SIGTERM and SIGHUP into a flag and a wake-up while inside; a second one changes nothing.
+
+        A SIGHUP that is ignored stays so: `nohup` asked for that.
+        """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             self.interrupted = True
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_write, b"!")
 
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, interrupt) for number in numbers}
         try:
             yield
         finally:

@@ -32,9 +32,10 @@ from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.run import run_once
 from harness.session import Session, open_collector, open_session, raw_plan, start_children
 from harness.watch import stall_timeout_ns
-from harness.workspace import Workspace, drop_owner, open_workspace, sweep_dead
+from harness.workspace import Workspace, absolute, drop_owner, open_workspace, sweep_dead
 
 CHILD_END_S = 5.0
+START_END_S = 0.5  # a child that still loads or compiles hears no STOP, and has nothing to keep
 STACKS_WAIT_S = 0.5
 LAST_RESULTS_S = 0.5
 
@@ -63,7 +64,14 @@ def run_session(config: RunConfig, command: list[str]) -> int:
 
 
 def _results_folder(config: RunConfig) -> Path:
-    return Path("results") if config.out is None else config.out.expanduser().absolute().parent
+    return Path("results") if config.out is None else absolute(config.out.expanduser()).parent
+
+
+def _safe_lines(lines: list[str]) -> str:
+    """What a child said, unable to drive the terminal. One line stays one."""
+    from harness.report.words import safe
+
+    return "\n".join(safe(line) for line in lines)
 
 
 @dataclass(slots=True)
@@ -165,7 +173,9 @@ class Supervisor:
         self._set_stop()
         for child in self.children:
             child.stop()
-        patience_s = 0.0 if self.end is EndReason.STALLED else CHILD_END_S
+        patience_s = CHILD_END_S if self.session is not None else START_END_S
+        if self.end is EndReason.STALLED:
+            patience_s = 0.0
         for child in self.children:
             child.end(patience_s)
         if self.session is not None:
@@ -220,7 +230,7 @@ class Supervisor:
         tail = next((child.log_tail().strip() for child in self.children if child.name in self.detail), "")
         self.workspace.remove_all()
         if tail:
-            print(tail, file=sys.stderr)
+            print(_safe_lines(tail.split("\n")), file=sys.stderr)
         raise RunError(self.detail or "the session could not be set up")
 
     def _print(self, outcome: Outcome) -> None:
@@ -230,7 +240,7 @@ class Supervisor:
 
         render_terminal(dict(outcome.summary), Console())
         if self.detail:
-            print(f"isorate: {self.detail}", file=sys.stderr)
+            print(f"isorate: {_safe_lines([self.detail])}", file=sys.stderr)
 
     def _exit_code(self, outcome: Outcome) -> int:
         if self.end is EndReason.INTERRUPTED:

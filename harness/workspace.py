@@ -53,6 +53,14 @@ def _remove_empty(folders: tuple[Path, ...]) -> None:
             folder.rmdir()
 
 
+def absolute(path: Path) -> Path:
+    """Seen from the current folder. Raises ConfigError where that has been deleted."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: the current folder does not exist any more") from None
+
+
 def new_run_id() -> str:
     """Sortable by start time, unique on a host."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
@@ -61,7 +69,7 @@ def new_run_id() -> str:
 def open_workspace(out: Path | None, collector_dir: Path) -> Workspace:
     """Make the folders. Raises ConfigError naming the one that cannot be made; then nothing is left behind."""
     run_id = new_run_id()
-    final = (Path("results") / run_id if out is None else out.expanduser()).absolute()
+    final = absolute(Path("results") / run_id if out is None else out.expanduser())
     if final.exists() and (not final.is_dir() or any(final.iterdir())):
         raise ConfigError(f"--out {final}: exists already and is not an empty folder")
     if not collector_dir.is_dir():

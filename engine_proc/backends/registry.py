@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from typing import Any
 
-from engine_proc.backends.base import EngineBackend
+import msgpack
+
+from engine_proc.backends.base import Capacity, EngineBackend
 from harness.common.clock import Clock
 from harness.common.errors import ConfigError
 from harness.common.specs import EngineOptions, EngineSpec, NullSpec
@@ -62,9 +65,32 @@ def _foreign(spec: EngineSpec, clock: Clock) -> EngineBackend:
         factory = getattr(importlib.import_module(module_name), factory_name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"--engine {spec.engine}: {error}") from error
+    if not callable(factory):
+        raise ConfigError(f"--engine {spec.engine}: {factory_name} is no function")
     backend: EngineBackend = factory(spec, clock)
     missing = [name for name in ("capacity", "describe", "add", "abort", "has_work", "step", "close")
                if not callable(getattr(backend, name, None))]  # fmt: skip
     if missing:
         raise ConfigError(f"--engine {spec.engine}: what it returned has no {', '.join(missing)}")
+    fault = _fault_of(backend.capacity(), backend.describe())
+    if fault:
+        raise ConfigError(f"--engine {spec.engine}: {fault}")
     return backend
+
+
+def _fault_of(capacity: object, description: object) -> str:
+    """What is wrong with the answers of a user's engine; empty where nothing is."""
+    if not isinstance(capacity, Capacity):
+        return "capacity() returned no Capacity"
+    if not (_is_size(capacity.max_model_len) and _is_size(capacity.vocab_size)):
+        return "capacity(): max_model_len and vocab_size must be integers from 1 to 2147483647"
+    try:
+        json.dumps(description, allow_nan=False).encode("ascii")
+        msgpack.packb(description)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"describe() returned what JSON cannot hold: {error}"
+    return "" if isinstance(description, dict) else "describe() returned no dict"
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31

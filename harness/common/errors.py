@@ -19,6 +19,10 @@ class ChildDiedError(RunError):
     """A child process ended, or said DEAD, before it was told to stop."""
 
 
+class BackendError(RunError):
+    """An engine backend spoke of a request or a token that cannot be; its figures would be somebody else's."""
+
+
 class ProtocolError(RunError):
     """A control message that does not fit the schema, or came out of turn."""
 

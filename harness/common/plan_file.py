@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_NEW_TOKENS, MAX_PAYLOAD_BYTES, MAX_REQUESTS
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 BytesArray = npt.NDArray[np.uint8]
+
+_PAYLOAD_MEMBERS = ("texts.npy", "prompt_ids.npy")
+_NPY_HEADER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,11 @@ class LoadPlan:
 def load_plan(path: Path) -> LoadPlan:
     """Read and check a plan file. Raises ConfigError naming the file and what is wrong with it."""
     try:
+        _check_sizes(path)
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
+    except ConfigError:
+        raise
     except Exception as error:  # zipfile, zlib and the header parser raise whatever a damaged file leads them to
         reason = getattr(error, "strerror", None) or f"not a plan file, or damaged ({type(error).__name__})"
         raise ConfigError(f"{path}: cannot read the plan: {reason}") from error
@@ -98,6 +108,17 @@ def load_plan(path: Path) -> LoadPlan:
     return plan
 
 
+def _check_sizes(path: Path) -> None:
+    """Before anything is unpacked: a small file can unpack to more than there is memory, a pipe never ends."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ConfigError(f"{path}: cannot read the plan: not a file")
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            limit = MAX_PAYLOAD_BYTES if member.filename in _PAYLOAD_MEMBERS else 8 * (MAX_REQUESTS + 1)
+            if member.file_size > limit + _NPY_HEADER_BYTES:
+                raise ConfigError(f"{path}: array {member.filename!r} would take {member.file_size} bytes")
+
+
 def _check(plan: LoadPlan, path: Path) -> None:
     n = plan.num_requests
     if n == 0:
@@ -106,6 +127,8 @@ def _check(plan: LoadPlan, path: Path) -> None:
         raise ConfigError(f"{path}: offsets_ns is negative or not sorted")
     if len(plan.max_new_tokens) != n:
         raise ConfigError(f"{path}: max_new_tokens has {len(plan.max_new_tokens)} rows, offsets_ns {n}")
+    if plan.max_new_tokens.max() > MAX_NEW_TOKENS:
+        raise ConfigError(f"{path}: max_new_tokens of a request exceeds {MAX_NEW_TOKENS}")
     pairs = [(plan.prompt_ids, plan.prompt_starts), (plan.texts, plan.text_starts)]
     if [data is not None and starts is not None for data, starts in pairs].count(True) != 1:
         raise ConfigError(f"{path}: a plan holds either prompt_ids with prompt_starts or texts with text_starts")
@@ -114,3 +137,14 @@ def _check(plan: LoadPlan, path: Path) -> None:
             continue
         if len(starts) != n + 1 or starts[0] != 0 or starts[-1] != len(data) or np.any(np.diff(starts) < 0):
             raise ConfigError(f"{path}: payload starts do not cover the payloads of {n} requests")
+    _check_utf8(plan, path)
+
+
+def _check_utf8(plan: LoadPlan, path: Path) -> None:
+    if plan.texts is None:
+        return
+    for i in range(plan.num_requests):
+        try:
+            plan.payload(i).decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: the text of request {i} is not valid UTF-8") from None

@@ -24,7 +24,7 @@ NONE, LENGTH, EOS = FinishReason.NONE, FinishReason.LENGTH, FinishReason.EOS
 
 
 def request(row: int, sampling: Sampling = Sampling()) -> EngineRequest:  # noqa: B008 - a NamedTuple
-    return EngineRequest(row, [1, 2], 4, sampling)
+    return EngineRequest(row, [1, 2], 16, sampling)
 
 
 def letters(token_id: int) -> bytes:
@@ -46,7 +46,7 @@ class ScriptedBackend:
         self._outputs = list(outputs)
 
     def capacity(self) -> Capacity:
-        return Capacity(10, 100)
+        return Capacity(10, 2**31)
 
     def describe(self) -> dict[str, object]:
         return {}
