@@ -157,6 +157,17 @@ def check_stop_ids(config: RunConfig, vocab_size: int) -> None:
         raise ConfigError(f"--stop-ids: {beyond[0]} is outside the model's vocabulary of {vocab_size} tokens")
 
 
+def placement_facts(placement: Placement, engine: Child, submitter: Child) -> dict[str, Any]:
+    """Where the processes really are, as /proc has it, and why."""
+    return {
+        "engine": affinity_of(engine.process.pid),
+        "submitter": affinity_of(submitter.process.pid),
+        "harness": sorted(os.sched_getaffinity(0)),
+        "asked": placement.asked_overlap,
+        "note": placement.note,
+    }
+
+
 def open_session(
     config: RunConfig,
     placement: Placement,
@@ -191,13 +202,7 @@ def open_session(
         ready = events.expect(child, words.READY, config.start_timeout_s)
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
         facts.update(ready)
-    facts["placement"] = {
-        "engine": affinity_of(engine.process.pid),
-        "submitter": affinity_of(submitter.process.pid),
-        "harness": sorted(os.sched_getaffinity(0)),
-        "asked": placement.asked_overlap,
-        "note": placement.note,
-    }
+    facts["placement"] = placement_facts(placement, engine, submitter)
     facts["receiver_wire"] = "compiled" if wire.compiled else "python"
     check_stop_ids(config, facts["capacity"]["vocab_size"])
     events.send(engine, words.START)
