@@ -29,6 +29,7 @@ root=$(CDPATH='' cd -P -- "${self%/*}/" && pwd)
 venv=$root/.venv
 python=$venv/bin/python
 lock=$root/requirements.lock
+bare=$root/requirements-nodeps.lock # packages of which only the files are wanted, not what they depend on
 stamp=$venv/isorate-stamp # written last: the interpreter and the whole lock file that .venv was made from
 ours=$venv/isorate-made   # present: run.sh made this folder and may delete it
 log=$venv/isorate-setup.log
@@ -38,12 +39,19 @@ read_file() { # read_file VARIABLE FILE: without starting a process
     IFS= read -r -d '' "$1" 2>/dev/null <"$2" || true
 }
 
+read_locks() { # read_locks VARIABLE: the text of both lock files
+    local with='' without=''
+    read_file with "$lock"
+    [[ ! -r $bare ]] || read_file without "$bare"
+    printf -v "$1" '%s%s' "$with" "$without"
+}
+
 # True when .venv is what requirements.lock asks for. It starts no process: every run pays for it.
 is_ready() {
     [[ -f $stamp && -x $python ]] || return 1
     local stamped wanted
     read_file stamped "$stamp"
-    read_file wanted "$lock"
+    read_locks wanted
     [[ -n $wanted && ${stamped#*$'\n'} == "$wanted" ]] || return 1
     local base=${stamped%%$'\n'*} # "ISORATE_PYTHON as it was <tab> the interpreter behind .venv"
     [[ -z ${ISORATE_PYTHON:-} || ${base%%$'\t'*} == "$ISORATE_PYTHON" ]] || return 1
@@ -175,7 +183,7 @@ set_up() {
     if is_ready; then # the run that we waited for did it
         return
     fi
-    read_file text "$lock" # as it is now: a change while pip runs must not be stamped as done
+    read_locks text # as it is now: a change while pip runs must not be stamped as done
     say "setting up $venv with Python $("$base" -I -c 'import platform; print(platform.python_version())')" \
         "(once; log: $log)"
     make_venv "$base"
@@ -186,6 +194,11 @@ set_up() {
     env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_REQUIRE_VIRTUALENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
         "$python" -I -m pip install --no-input --progress-bar off -r "$lock" >>"$log" 2>&1 </dev/null 8>&- ||
         failed "installing the packages"
+    if [[ -r $bare ]]; then
+        env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_REQUIRE_VIRTUALENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+            "$python" -I -m pip install --no-input --progress-bar off --no-deps -r "$bare" \
+            >>"$log" 2>&1 </dev/null 8>&- || failed "installing the packages without their dependencies"
+    fi
     exec 8>&-
     wait "$ticker" || true
     # Relative to site-packages, so that a moved or copied checkout finds its own sources and not the old ones.
