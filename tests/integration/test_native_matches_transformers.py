@@ -110,8 +110,8 @@ def test_builtin_gpt2_matches_generate_on_all_prompts(gpt2: Case) -> None:
     check(gpt2, SETTINGS[0], range(NUM_PROMPTS))
 
 
-#: Not met yet, and the bar stays: every token is equal, but logits differ by up to 2.1e-4 where 1e-4 is allowed (measured
-#: over 40 prompts; SmolLM2's logits are several times larger than GPT-2's, which stays below 6e-6).
+#: Not met yet, and the bar stays: every token is equal, but logits differ by up to 2.1e-4 where 1e-4 is allowed
+#: (measured over 40 prompts; SmolLM2's logits are several times larger than GPT-2's, which stays below 6e-6).
 smollm2_bar = pytest.mark.xfail(reason="SmolLM2's logits differ by up to 2.1e-4 in fp32, the bar is 1e-4", strict=False)
 
 
