@@ -123,8 +123,8 @@ def test_smollm2_matches_generate_on_all_prompts(smollm2: Case) -> None:
 
 @smollm2_bar
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("number", "setting"), list(enumerate(SETTINGS))[1:], ids=lambda value: getattr(value, "name", "")
+@pytest.mark.parametrize(  # every third setting: all of them take minutes, benchmarks/equality.py has them
+    ("number", "setting"), list(enumerate(SETTINGS))[1::3], ids=lambda value: getattr(value, "name", "")
 )
 def test_smollm2_matches_generate_in_every_setting(smollm2: Case, number: int, setting: Setting) -> None:
     check(smollm2, setting, share_of(number, setting))
