@@ -81,11 +81,11 @@ def smollm2() -> Case:
     return make_case("builtin:smollm2")
 
 
-def check(case: Case, setting: Setting, share: range) -> Found:
+def check(case: Case, setting: Setting, share: range, tolerance: float = TOLERANCE) -> Found:
     found = run_setting(case.model, setting, [case.prompts[i] for i in share], [case.expected[i] for i in share])
     print(f"{setting.name}: worst logit difference {found.worst:.1e}, {found.near_ties} near ties")  # pytest -rP
     assert found.wrong == []
-    assert found.worst <= TOLERANCE
+    assert found.worst <= tolerance
     # A tie ends the comparison of its prompt; with many of them the test would say little.
     assert found.compared >= 0.9 * len(share) * NEW_TOKENS
     assert (found.preemptions > 0) == setting.small_pool
@@ -110,21 +110,26 @@ def test_builtin_gpt2_matches_generate_on_all_prompts(gpt2: Case) -> None:
     check(gpt2, SETTINGS[0], range(NUM_PROMPTS))
 
 
-#: Not met yet, and the bar stays: every token is equal, but logits differ by up to 2.1e-4 where 1e-4 is allowed
-#: (measured over 40 prompts; SmolLM2's logits are several times larger than GPT-2's, which stays below 6e-6).
-smollm2_bar = pytest.mark.xfail(reason="SmolLM2's logits differ by up to 2.1e-4 in fp32, the bar is 1e-4", strict=False)
+#: The largest logit difference known of SmolLM2 in fp32 is 2.1e-4 (its logits are several times larger than GPT-2's,
+#: which stay below 6e-6). The bar is TOLERANCE and is not met yet; beyond this ceiling something new is wrong.
+SMOLLM2_KNOWN = 5e-4
 
 
-@smollm2_bar
+def check_smollm2(case: Case, setting: Setting, share: range) -> None:
+    """Everything but the logits' bar must hold; that one alone is an expected failure, and says so."""
+    found = check(case, setting, share, SMOLLM2_KNOWN)
+    if found.worst > TOLERANCE:
+        pytest.xfail(f"SmolLM2's logits differ by {found.worst:.1e} in fp32, the bar is {TOLERANCE:.0e}")
+
+
 @pytest.mark.timeout(300)
 def test_smollm2_matches_generate_on_all_prompts(smollm2: Case) -> None:
-    check(smollm2, SETTINGS[0], range(NUM_PROMPTS))
+    check_smollm2(smollm2, SETTINGS[0], range(NUM_PROMPTS))
 
 
-@smollm2_bar
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(  # every third setting: all of them take minutes, benchmarks/equality.py has them
     ("number", "setting"), list(enumerate(SETTINGS))[1::3], ids=lambda value: getattr(value, "name", "")
 )
 def test_smollm2_matches_generate_in_every_setting(smollm2: Case, number: int, setting: Setting) -> None:
-    check(smollm2, setting, share_of(number, setting))
+    check_smollm2(smollm2, setting, share_of(number, setting))
