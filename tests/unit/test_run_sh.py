@@ -68,6 +68,8 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A test run started in the background ignores SIGINT, and a shell cannot undo what it inherits.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
 
     def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
