@@ -68,7 +68,7 @@ def test_every_open_request_fails_with_the_reason_when_the_engine_dies(tmp_path:
     assert {row["error"] for row in failed} == {"the engine process died"}
     assert all(int(row["t_send_ns"]) > 0 for row in failed)
     assert sum(row["status"] == "completed" for row in rows) >= 5
-    # A request whose time comes between the engine's death and the stop word has no peer to go to: the send call refuses it.
+    # Between the engine's death and the stop word a request has no peer to go to: the send call refuses it.
     refused = [row for row in rows if row["status"] == "refused"]
     assert all(int(row["t_send_ns"]) > killed_ns for row in refused)
     assert {row["status"] for row in rows} - {"refused"} == {"completed", "failed", "unfinished"}

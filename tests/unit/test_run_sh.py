@@ -60,7 +60,8 @@ class Checkout:
 
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [str(self.folder / "run.sh"), *args],
+            # A suite that runs in the background ignores SIGINT, and a shell cannot undo what it inherits.
+            ["/usr/bin/env", "--default-signal=INT", str(self.folder / "run.sh"), *args],
             env=self.env(**env),
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -68,8 +69,6 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # A test run started in the background ignores SIGINT, and a shell cannot undo what it inherits.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
 
     def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
