@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.errors import ConfigError
-from harness.common.limits import MAX_NEW_TOKENS, MAX_PAYLOAD_BYTES, MAX_REQUESTS
+from harness.common.limits import MAX_NEW_TOKENS, MAX_PAYLOAD_BYTES, MAX_REQUESTS, MAX_THINK_NS
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -29,6 +29,10 @@ class LoadPlan:
 
     offsets_ns: int64[N], non-decreasing ns after t0. max_new_tokens: int32[N]. Payload i is
     `prompt_ids[prompt_starts[i]:prompt_starts[i+1]]` or `texts[text_starts[i]:text_starts[i+1]]`.
+
+    A gated plan has both `after` and `think_ns`. after: int32[N], the row that must have ended before row i is due,
+    always < i; -1: row i is due at its own offset. think_ns: int64[N], row i is due so long after the end of its
+    predecessor (0 where it has none); the offset of a row with a predecessor only keeps the array sorted.
     """
 
     offsets_ns: Int64Array
@@ -37,6 +41,8 @@ class LoadPlan:
     prompt_starts: Int64Array | None = None
     texts: BytesArray | None = None
     text_starts: Int64Array | None = None
+    after: Int32Array | None = None
+    think_ns: Int64Array | None = None
 
     @property
     def num_requests(self) -> int:
@@ -45,6 +51,11 @@ class LoadPlan:
     @property
     def pretokenized(self) -> bool:
         return self.prompt_ids is not None
+
+    @property
+    def gated(self) -> bool:
+        """Whether some row waits for another one's end."""
+        return self.after is not None and bool((self.after >= 0).any())
 
     def payload(self, i: int) -> bytes:
         """Payload bytes of request i: little-endian int32 ids, or UTF-8 text."""
@@ -76,6 +87,8 @@ class LoadPlan:
             "prompt_starts": None if self.prompt_starts is None else self.prompt_starts.astype("<i8"),
             "texts": self.texts,
             "text_starts": None if self.text_starts is None else self.text_starts.astype("<i8"),
+            "after": None if self.after is None else self.after.astype("<i4"),
+            "think_ns": None if self.think_ns is None else self.think_ns.astype("<i8"),
         }
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -97,7 +110,7 @@ def load_plan(path: Path) -> LoadPlan:
         reason = getattr(error, "strerror", None) or f"not a plan file, or damaged ({type(error).__name__})"
         raise ConfigError(f"{path}: cannot read the plan: {reason}") from error
     dtypes = {"offsets_ns": np.int64, "max_new_tokens": np.int32, "prompt_ids": np.int32, "prompt_starts": np.int64,
-              "texts": np.uint8, "text_starts": np.int64}  # fmt: skip
+              "texts": np.uint8, "text_starts": np.int64, "after": np.int32, "think_ns": np.int64}  # fmt: skip
     for name, array in arrays.items():
         if name not in dtypes or not isinstance(array, np.ndarray) or array.dtype != dtypes[name] or array.ndim != 1:
             raise ConfigError(f"{path}: array {name!r} is not what a plan holds")
@@ -137,7 +150,25 @@ def _check(plan: LoadPlan, path: Path) -> None:
             continue
         if len(starts) != n + 1 or starts[0] != 0 or starts[-1] != len(data) or np.any(np.diff(starts) < 0):
             raise ConfigError(f"{path}: payload starts do not cover the payloads of {n} requests")
+    _check_gates(plan, path)
     _check_utf8(plan, path)
+
+
+def _check_gates(plan: LoadPlan, path: Path) -> None:
+    n, after, think = plan.num_requests, plan.after, plan.think_ns
+    if after is None and think is None:
+        return
+    if after is None or think is None or len(after) != n or len(think) != n:
+        raise ConfigError(f"{path}: a gated plan holds both after and think_ns, a cell for each of its {n} requests")
+    wrong = np.flatnonzero((after < -1) | (after >= np.arange(n)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise ConfigError(f"{path}: request {row} comes after request {after[row]}, which is not an earlier one")
+    wrong = np.flatnonzero((think < 0) | (think > MAX_THINK_NS) | ((after < 0) & (think != 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        why = "which has no predecessor" if after[row] < 0 else f"not from 0 to {MAX_THINK_NS}"
+        raise ConfigError(f"{path}: think_ns is {think[row]} at request {row}, {why}")
 
 
 def _check_utf8(plan: LoadPlan, path: Path) -> None:

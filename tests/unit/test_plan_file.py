@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_THINK_NS
 from harness.common.plan_file import LoadPlan, load_plan
 from harness.config import RunConfig
 from harness.plan import build
@@ -135,6 +138,10 @@ GOOD: dict[str, Any] = {
     "prompt_ids": np.array([7, 8, 9], dtype=np.int32),
     "prompt_starts": np.array([0, 1, 3], dtype=np.int64),
 }
+GATED: dict[str, Any] = {
+    "after": np.array([-1, 0], dtype=np.int32),
+    "think_ns": np.array([0, MAX_THINK_NS], dtype=np.int64),
+}
 DAMAGE: dict[str, dict[str, Any]] = {
     "offsets go back": {"offsets_ns": np.array([5, 0], dtype=np.int64)},
     "negative offset": {"offsets_ns": np.array([-1, 0], dtype=np.int64)},
@@ -150,13 +157,39 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "two payloads": {"texts": np.zeros(2, dtype=np.uint8), "text_starts": np.array([0, 1, 2], dtype=np.int64)},
     "no offsets": {"offsets_ns": None},
     "a strange array": {"speed": np.zeros(2, dtype=np.int64)},
+    "after without think times": {"after": np.array([-1, 0], dtype=np.int32)},
+    "think times without after": {"think_ns": np.array([0, 0], dtype=np.int64)},
+    "after itself": GATED | {"after": np.array([-1, 1], dtype=np.int32)},
+    "after a later request": GATED | {"after": np.array([1, -1], dtype=np.int32)},
+    "after a request that is none": GATED | {"after": np.array([-2, 0], dtype=np.int32)},
+    "too few predecessors": GATED | {"after": np.array([-1], dtype=np.int32)},
+    "a negative think time": GATED | {"think_ns": np.array([0, -1], dtype=np.int64)},
+    "a think time beyond all plans": GATED | {"think_ns": np.array([0, MAX_THINK_NS + 1], dtype=np.int64)},
+    "a think time after nothing": GATED | {"think_ns": np.array([1, 0], dtype=np.int64)},
     "a span of years": {"offsets_ns": np.array([0, 2**62], dtype=np.int64)},
 }
 
 
-def test_the_plan_that_the_damaged_ones_derive_from_is_good(tmp_path: Path) -> None:
-    np.savez(tmp_path / "plan.npz", **GOOD)
-    assert load_plan_for(RunConfig(plan=tmp_path / "plan.npz")).num_requests == 2
+@pytest.mark.parametrize("gates", [{}, GATED])
+def test_the_plans_that_the_damaged_ones_derive_from_are_good(gates: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "plan.npz", **GOOD, **gates)
+    assert load_plan_for(RunConfig(plan=tmp_path / "plan.npz")).gated == bool(gates)
+
+
+def test_a_gated_plan_survives_its_file_and_tokenizing(raw: LoadPlan, tmp_path: Path) -> None:
+    gates = {"after": np.array([-1, 0, -1], np.int32), "think_ns": np.array([0, 7, 0], np.int64)}
+    plan = tokenized_plan(replace(raw, **gates), [[1], [2], [3]])
+    again = load_plan(saved(plan, tmp_path))
+    assert again.after is not None and again.think_ns is not None
+    assert (again.after.tolist(), again.think_ns.tolist()) == ([-1, 0, -1], [0, 7, 0])
+    assert again.sha256() == plan.sha256() != replace(plan, after=None, think_ns=None).sha256()
+
+
+def test_the_digest_of_a_plan_without_gates_is_what_it_was_before_there_were_any() -> None:
+    plan = LoadPlan(**GOOD)
+    names = ("offsets_ns", "max_new_tokens", "prompt_ids", "prompt_starts")
+    parts = [f"{name}:{GOOD[name].dtype.str}:{len(GOOD[name])};".encode() + GOOD[name].tobytes() for name in names]
+    assert plan.sha256() == hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
