@@ -1,7 +1,8 @@
 """The shared collector: one tmpfs file of int64 cells that every process maps, one writer per cell, no lock.
 
 Layout: a header page region (magic, version, sizes, owner, JSON description), a control page of counters (one 64-byte
-line a writer), then one page-aligned block a writer: submitter rows, engine rows, receiver rows, step table, token log.
+line a writer), then one page-aligned block a writer: submitter rows, engine rows, receiver rows, step table, token log,
+and the probes' rings (`harness.common.probes.ring`).
 Readers look after the run, or at counters while it goes on.
 """
 
@@ -22,9 +23,8 @@ from harness.common.errors import CollectorError, ConfigError
 from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, STEP_COLUMNS, SUBMITTER_COLUMNS
 
 MAGIC = b"ISORATE\0"
-VERSION = 1
+VERSION = 2
 _PAGE = 4096
-_HEADER = struct.Struct("<8sqqqqqqqqq")
 _HEADER_BYTES = 64 * 1024
 _CONTROL_BYTES = _PAGE
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
@@ -91,11 +91,30 @@ MAX_RUNS = 440
 
 
 class CollectorShape(NamedTuple):
-    """How much the collector holds: request rows over all runs, engine steps, output tokens."""
+    """How much the collector holds: request rows over all runs, engine steps, output tokens; rows of the rings."""
 
     rows: int
     steps: int
     tokens: int
+    gil: int = 0
+    pauses: int = 0
+    hiccups: int = 0
+    threads: int = 0
+    cpus: int = 0
+
+
+#: Magic, version, bytes, the shape, then pid, start time and uid of the owner, and the length of the description.
+_HEADER = struct.Struct(f"<8sqq{len(CollectorShape._fields)}qqqqq")
+#: Rings of the probes by name, and the field of CollectorShape that says how many rows each has. One writer a ring.
+RINGS = {
+    "gil": "gil",  # owned by: the engine's GIL probe
+    "gc_engine": "pauses",  # owned by: the engine's gc callback, which runs with the GIL
+    "gc_submitter": "pauses",  # owned by: the submitter's gc callback
+    "hiccups": "hiccups",  # owned by: the harness's hiccup monitor
+    "threads": "threads",  # owned by: the harness's main thread
+    "cpus": "cpus",  # owned by: the harness's main thread
+}
+RING_CELLS = _LINE  # a row is a cache line; row 0 of a ring is its head, whose first cell counts the rows written
 
 
 class _Block(NamedTuple):
@@ -126,6 +145,7 @@ def _blocks(shape: CollectorShape) -> tuple[dict[str, _Block], int]:
         "steps": (shape.steps, _padded(STEP_COLUMNS)),
         "tokens": (shape.tokens, 1),
     }
+    sizes.update({ring: (getattr(shape, field) + 1, RING_CELLS) for ring, field in RINGS.items()})
     for name, (rows, cells) in sizes.items():
         blocks[name] = _Block(offset, rows, cells)
         offset += _page_up(max(rows * cells * 8, 8))
@@ -141,7 +161,8 @@ class Collector:
     """A mapped collector file. Make one with `create` (the harness) or `attach` (children, readers).
 
     Arrays are int64 views of the mapping: `submitter`, `engine`, `receiver` of shape (rows, padded columns), `steps`
-    of shape (steps, padded columns), `tokens` of shape (tokens,) holding `row << 32 | token id`, `control` (cells).
+    of shape (steps, padded columns), `tokens` of shape (tokens,) holding `row << 32 | token id`, `control` (cells),
+    `rings` by name, of shape (1 + rows, 8).
     Drop every view before `close`, else the mapping stays until they are gone.
     """
 
@@ -157,6 +178,7 @@ class Collector:
         self.receiver = self._view(blocks["receiver"])
         self.steps = self._view(blocks["steps"])
         self.tokens = self._view(blocks["tokens"]).reshape(-1)
+        self.rings = {ring: self._view(blocks[ring]) for ring in RINGS}
 
     def _view(self, block: _Block) -> Int64Array:
         flat = np.frombuffer(self._mapping, dtype=np.int64, count=block.rows * block.cells, offset=block.offset)
@@ -228,6 +250,7 @@ class Collector:
         """Drop the views and the mapping. Views that a caller still holds keep the memory, not the file."""
         for name in ("control", "submitter", "engine", "receiver", "steps", "tokens"):
             setattr(self, name, np.empty(0, dtype=np.int64))
+        self.rings = {}
         try:
             self._mapping.close()
         except BufferError:  # a caller's view outlives us; the mapping goes with it
@@ -255,10 +278,10 @@ def read_header(path: Path) -> Header:
         raise CollectorError(f"cannot read the collector {path}: {error.strerror}") from error
     if len(raw) < _HEADER.size or raw[:8] != MAGIC:
         raise CollectorError(f"{path} is not an isorate collector")
-    _, version, nbytes, rows, steps, tokens, pid, start, uid, length = _HEADER.unpack_from(raw)
+    _, version, nbytes, *numbers = _HEADER.unpack_from(raw)
     if version != VERSION:
         raise CollectorError(f"{path} is a collector of version {version}, this isorate reads {VERSION}")
-    shape = CollectorShape(rows, steps, tokens)
+    shape, (pid, start, uid, length) = CollectorShape._make(numbers[:-4]), numbers[-4:]
     if min(shape) < 0 or nbytes != collector_bytes(shape) or size < nbytes:
         raise CollectorError(f"{path} is cut short or damaged: {size} of {nbytes} bytes")
     try:

@@ -186,14 +186,14 @@ def patched(path: Path, offset: int, data: bytes) -> Path:
     ("offset", "data", "message"),
     [
         (0, b"NOTOURS\0", "is not an isorate collector"),
-        (8, struct.pack("<q", 2), "version 2"),
+        (8, struct.pack("<q", 1), "version 1"),
         (16, struct.pack("<q", 1 << 40), "cut short or damaged"),
         (24, struct.pack("<q", 9_000), "cut short or damaged"),
         (24, struct.pack("<q", -1), "cut short or damaged"),
-        (72, struct.pack("<q", 3), "damaged description"),
-        (72, struct.pack("<q", -1), "damaged description"),
-        (80, b"\xff\xff", "damaged description"),
-        (80, b"[1, 2,3]", "damaged description"),
+        (112, struct.pack("<q", 3), "damaged description"),
+        (112, struct.pack("<q", -1), "damaged description"),
+        (120, b"\xff\xff", "damaged description"),
+        (120, b"[1, 2,3]", "damaged description"),
     ],
 )
 def test_a_damaged_header_is_refused(tmp_path: Path, offset: int, data: bytes, message: str) -> None:

@@ -1,0 +1,1 @@
+"""Probes that run inside the measured processes: they write what disturbed them into rings of the collector."""

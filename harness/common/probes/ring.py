@@ -1,0 +1,43 @@
+"""A ring of the collector: one writer, rows of eight int64 cells, the newest rows kept, and the overwritten counted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.common.collector import RING_CELLS, Int64Array
+
+
+class RingWriter:
+    """Writes rows from Python. The row is whole before the count says that it is there; there is one writer."""
+
+    def __init__(self, ring: Int64Array) -> None:
+        """ring: int64[1 + rows, 8], see `Collector.rings`."""
+        self._cells = memoryview(ring).cast("B").cast("q")
+        self._rows = len(ring) - 1
+
+    def write(self, *values: int) -> None:
+        """Append a row of at most eight values; a ring without rows only counts it."""
+        count = self._cells[0]
+        if self._rows:
+            base = (1 + count % self._rows) * RING_CELLS
+            for i, value in enumerate(values):
+                self._cells[base + i] = value
+        self._cells[0] = count + 1
+
+
+class RingRows(NamedTuple):
+    """rows: int64[n, 8], oldest first, a copy. lost: how many older rows were overwritten."""
+
+    rows: Int64Array
+    lost: int
+
+
+def read_ring(ring: Int64Array) -> RingRows:
+    """What a ring holds, after its writer has ended. A count that cannot be (a damaged file) reads as an empty ring."""
+    count, room = int(ring[0, 0]), len(ring) - 1
+    if count <= room:
+        return RingRows(np.array(ring[1 : 1 + max(count, 0)]), 0)
+    start = count % room if room else 0
+    return RingRows(np.concatenate([ring[1 + start :], ring[1 : 1 + start]]), count - room)
