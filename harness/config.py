@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.arrival_flags import DECIDED_BY_PLAN, check_arrival_flags, implied_arrival
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_NEW_TOKENS
 from harness.config_errors import describe, flag_of
@@ -15,12 +16,15 @@ from harness.config_values import (
     Cores,
     Count,
     DeviceName,
+    Duration,
     EngineName,
     FilePath,
     Memory,
     ModelName,
+    Rate,
     Repeats,
     Seconds,
+    Seed,
     StopIds,
     StopStrings,
     Text,
@@ -37,18 +41,30 @@ DEFAULT_NUM_REQUESTS = 64
 class RunConfig(BaseModel):
     """All settings of a run. Raises ConfigError, one line naming the flag and what it allows, for anything else.
 
-    `num_requests` None: as many as `prompts` or `plan` hold. Exactly one of `submit_interval_ms` (0: burst) and `rate`
-    (requests per second) is set, none with `plan`. Cores are sorted CPU numbers, None: the default placement decides.
-    Settings of the engine that are None are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
+    `num_requests` None: as many as `prompts` or `plan` hold, or as fit `duration_s` or the steps of `rate`. Exactly one
+    of `submit_interval_ms` (0: burst) and `rate` (requests per second; text: a ramp or steps, `harness.rate_text`) is
+    set, none with `plan`. Seeds that are None are `seed`; `harness.plan.seeds` keeps what they seed apart. Cores
+    are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None are the engine's
+    to choose (`harness.child_specs`); `kv_memory` is in bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
 
     # Load
     schedule: Literal["absolute", "relative"] = "absolute"
+    arrival: Literal["constant", "poisson", "gamma", "weibull", "mmpp", "ramp", "steps", "sine", "burst"] = "constant"
     submit_interval_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    rate: Rate | None = None
     num_requests: Count | None = None
+    duration_s: Duration | None = None
+    spacing: Literal["even", "poisson"] | None = None
+    burstiness: Annotated[float, Field(ge=0.01)] | None = None
+    weibull_shape: Annotated[float, Field(ge=0.1, le=1000, allow_inf_nan=False)] | None = None
+    mmpp_on_s: Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)] | None = None
+    mmpp_off_s: Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)] | None = None
+    mmpp_off_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    sine_amplitude: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    sine_period_s: Annotated[float, Field(ge=0.001, le=1e7, allow_inf_nan=False)] | None = None
     plan: FilePath | None = None
     pacer: Literal["auto", "python", "compiled"] = "auto"
     wait: Literal["auto", "sleep", "hybrid"] = "auto"
@@ -65,6 +81,9 @@ class RunConfig(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1, allow_inf_nan=False)
     min_p: float = Field(0.0, ge=0, le=1, allow_inf_nan=False)
     seed: int = Field(0, ge=0, le=2**63 - 1)
+    arrival_seed: Seed | None = None
+    prompt_seed: Seed | None = None
+    length_seed: Seed | None = None
     stop_on_eos: bool = True
     stop_ids: StopIds = ()
     stop: StopStrings = ()
@@ -125,9 +144,13 @@ class RunConfig(BaseModel):
         if not isinstance(values, dict) or values.get("plan") is not None:
             return values
         filled = dict(values)
-        if filled.get("submit_interval_ms") is None and filled.get("rate") is None:
-            filled["submit_interval_ms"] = DEFAULT_INTERVAL_MS
-        if filled.get("num_requests") is None and filled.get("prompts") is None:
+        if filled.get("arrival") is None:
+            filled["arrival"] = implied_arrival(filled) or "constant"
+        arrival = filled["arrival"]
+        if filled.get("submit_interval_ms") is None and filled.get("rate") is None and arrival not in ("ramp", "steps"):
+            filled["submit_interval_ms"] = 0.0 if arrival == "burst" else DEFAULT_INTERVAL_MS
+        ends = filled.get("duration_s") is not None or arrival == "steps"
+        if filled.get("num_requests") is None and filled.get("prompts") is None and not ends:
             filled["num_requests"] = DEFAULT_NUM_REQUESTS
         return filled
 
@@ -139,6 +162,8 @@ class RunConfig(BaseModel):
                 raise ConfigError(f"{flag_of(given[0])} and {flag_of(given[1])} exclude each other: {reason}")
         if self.pretok and self.tokenize_workers:
             raise ConfigError("--tokenize-workers does nothing with --pretok: everything is tokenized before the run")
+        if self.plan is None:
+            check_arrival_flags(self)
         check_engine_flags(self)
         allowed = allowed_cpus()
         for name in ("engine_cores", "submitter_cores", "harness_cores"):
@@ -160,7 +185,7 @@ _CONFLICTS: tuple[tuple[tuple[str, str], str], ...] = (
     (("kv_blocks", "kv_memory"), "both set the size of the KV cache"),
     *((("plan", name), _BY_PLAN) for name in (
         "rate", "submit_interval_ms", "num_requests", "prompts", "prompt", "prompt_repeats", "unique_prompts",
-        "max_new_tokens", "pretok",
+        "max_new_tokens", "pretok", *DECIDED_BY_PLAN,
     )),
     *((("prompts", name), _BY_FILE) for name in ("prompt", "prompt_repeats", "unique_prompts")),
 )  # fmt: skip

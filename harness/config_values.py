@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_REQUESTS
 from harness.cores import parse_cpu_list
+from harness.rate_text import MAX_SECONDS, rate_value, seconds_value
 
 ENGINES = ("native", "null", "transformers")
 BUILTIN_MODELS = ("builtin:gpt2", "builtin:smollm2")
@@ -156,4 +157,7 @@ Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
 Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Rate = Annotated[float | str, BeforeValidator(rate_value)]
+Duration = Annotated[float, BeforeValidator(seconds_value), Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]

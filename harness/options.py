@@ -47,10 +47,25 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "Load": (
         _value("--schedule", "KIND", "absolute: request i is due at t0 + i * interval; relative: one interval after "
                "the previous send call returned (default absolute)", "--submit-schedule"),
-        _value("--submit-interval-ms", "MS", "time between requests, 0 is a burst (default 350)"),
-        _value("--rate", "R", "requests per second, in place of --submit-interval-ms"),
+        _value("--arrival", "KIND", "constant, poisson, gamma, weibull, mmpp (bursts and quiet times), ramp, steps, "
+               "sine or burst (default constant, or what the form of --rate says)"),
+        _value("--submit-interval-ms", "MS", "time between requests, 0 is a burst; of random ones the mean (default "
+               "350)"),
+        _value("--rate", "R", "requests per second, in place of --submit-interval-ms; START:END is a ramp, "
+               "5x30s,10x30s are steps"),
         _value("--num-requests", "N", "requests of a run (default 64; with --prompts: all prompts of the file, and "
-               "more than that cycle over them)"),
+               "more than that cycle over them; with --duration or steps: what they hold)"),
+        _value("--duration", "S", "plan requests for so many seconds; with --num-requests, what comes first ends it",
+               field="duration_s"),
+        _value("--spacing", "KIND", "even or poisson: how ramp, steps and sine place requests (default even)"),
+        _value("--burstiness", "B", "shape of --arrival gamma: 1 is Poisson, less is burstier, inf is constant"),
+        _value("--weibull-shape", "K", "shape of --arrival weibull: 1 is Poisson, less is burstier"),
+        _value("--mmpp-on", "S", "mean length of a burst of --arrival mmpp (default 1)", field="mmpp_on_s"),
+        _value("--mmpp-off", "S", "mean length of the quiet time between (default 4)", field="mmpp_off_s"),
+        _value("--mmpp-off-rate", "R", "requests per second in quiet times (default 0)"),
+        _value("--sine-amplitude", "A", "swing of --arrival sine in shares of its rate, 0 to 1 (default 0.5)"),
+        _value("--sine-period", "S", "seconds from one peak to the next (default 60)", field="sine_period_s"),
+        _value("--arrival-seed", "N", "seed of the arrivals alone (default: --seed)"),
         _value("--plan", "FILE", "run the load of a plan.npz again; it decides prompts, times and new tokens"),
         _value("--pacer", "KIND", "auto, python or compiled: the loop that keeps the clock (default auto)"),
         _value("--wait", "KIND", "auto, sleep or hybrid: how the pacer waits, auto measures at start (default auto)"),
@@ -69,7 +84,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--top-k", "K", "draw from the K likeliest tokens only, 0 is no cut (default 0)"),
         _value("--top-p", "P", "draw from the likeliest tokens of this mass only (default 1)"),
         _value("--min-p", "P", "draw only from tokens at least P times as likely as the likeliest (default 0)"),
-        _value("--seed", "N", "seed of all that is drawn; nothing is drawn at temperature 0 (default 0)"),
+        _value("--seed", "N", "seed of all that is drawn: arrivals, prompts, lengths, tokens (default 0)"),
+        _value("--prompt-seed", "N", "seed of the prompts alone (default: --seed)"),
+        _value("--length-seed", "N", "seed of the lengths alone (default: --seed)"),
         _switch("--no-stop-on-eos", "generate all new tokens, whatever they are"),
         _value("--stop-ids", "N[,N...]", "token ids that end an output; the one that did counts, its text is left out"),
         _value("--stop", "TEXT", "text that ends an output, which is cut before it; may be given several times",

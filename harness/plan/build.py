@@ -14,6 +14,8 @@ from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan, load_plan
 from harness.config import RunConfig
 from harness.plan import arrivals
+from harness.plan.arrival_spec import ArrivalSpec
+from harness.plan.processes import schedule_of
 from harness.plan.prompts import MAX_TEXT_BYTES, construct, read_prompts
 
 Int64Array = npt.NDArray[np.int64]
@@ -33,16 +35,28 @@ def build_texts(config: RunConfig) -> list[str]:
     return list(itertools.islice(itertools.cycle(texts), count))
 
 
-def build_offsets(config: RunConfig, n: int) -> Int64Array:
-    """int64[n] ns after t0, from the interval or the rate. Raises ConfigError for a span that no run could have."""
-    if config.rate is not None:
-        return arrivals.offsets_ns(arrivals.interval_of_rate(config.rate), n, "--rate")
-    interval_ms = _require(config.submit_interval_ms)
-    return arrivals.offsets_ns(arrivals.interval_of_ms(interval_ms), n, "--submit-interval-ms")
+def build_offsets(config: RunConfig, limit: int | None) -> Int64Array:
+    """int64 ns after t0, sorted: at most `limit` requests (None: as many as the time allows).
+
+    Raises ConfigError for a span that no run could have, or a plan without a request.
+    """
+    spec = ArrivalSpec.of(config)
+    offsets = schedule_of(spec).offsets(limit, spec.duration_ns)
+    if len(offsets) == 0:
+        raise ConfigError(f"--arrival {spec.arrival}: no request is due in the time of the plan")
+    return offsets
+
+
+def counted(config: RunConfig) -> RunConfig:
+    """The config with the number of requests that its duration or its steps allow; others as they are."""
+    if config.duration_s is None and config.arrival != "steps":
+        return config
+    return config.model_copy(update={"num_requests": len(build_offsets(config, config.num_requests))})
 
 
 def text_plan(config: RunConfig) -> LoadPlan:
     """The raw plan: UTF-8 texts that the engine tokenizes. Raises ConfigError."""
+    config = counted(config)
     texts = build_texts(config)
     offsets = build_offsets(config, len(texts))
     encoded = {text: text.encode() for text in set(texts)}
@@ -77,16 +91,23 @@ def load_plan_for(config: RunConfig) -> LoadPlan:
 
 
 def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
-    """The `plan` block of summary.json; `prompt_tokens` is None for raw texts, which only the engine can count."""
+    """The `plan` block of summary.json; `prompt_tokens` is None for raw texts, which only the engine can count.
+
+    `arrival` holds the settings of the process, and is absent for a plan file, which does not say where it is from.
+    """
     rate = config.rate
     if rate is None and config.submit_interval_ms:
         rate = 1000.0 / config.submit_interval_ms
+    if config.plan is not None or isinstance(rate, str):
+        rate = arrivals.nominal_rate(plan.offsets_ns)
+    known = {} if config.plan is not None else {"arrival": ArrivalSpec.of(config).to_json()}
     return {
         "sha256": plan.sha256(),
         "num_requests": plan.num_requests,
-        "nominal_rate": arrivals.nominal_rate(plan.offsets_ns) if config.plan is not None else rate,
+        "nominal_rate": rate,
         "schedule": config.schedule,
         "prompt_tokens": None if plan.prompt_ids is None else len(plan.prompt_ids),
+        **known,
     }
 
 

@@ -107,7 +107,7 @@ def test_texts_beyond_the_memory_limit_are_refused(monkeypatch: pytest.MonkeyPat
 def test_the_description_names_digest_number_rate_and_schedule(raw: LoadPlan) -> None:
     block = describe(raw, RunConfig(rate=10, schedule="relative"))
     assert block == {"sha256": raw.sha256(), "num_requests": 3, "nominal_rate": 10.0, "schedule": "relative",
-                     "prompt_tokens": None}  # fmt: skip
+                     "prompt_tokens": None, "arrival": {"arrival": "constant", "rate": 10.0, "seed": 0}}  # fmt: skip
 
 
 def test_the_nominal_rate_of_a_burst_is_null(raw: LoadPlan) -> None:
