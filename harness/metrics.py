@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.arrival_check import ArrivalReport, check_arrivals
 from harness.common.clock import NS_PER_S
 from harness.common.collector import Int64Array
 from harness.common.stamps import Ledger, Status
 from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
+from harness.plan.schedules import Schedule
 from harness.records import RunRecord
 from harness.statistics import NumberArray, percentile, summarize
 
@@ -25,13 +27,16 @@ class Conditions:
 
     relative: relative schedule. nominal_rate: requests per s of the plan, None for a burst.
     wire_measured: a thread without the GIL stamped t_wire (else t_wire is t_ingress, and waits for the GIL hide in
-    transit). killed: the session ended by a process being killed.
+    transit). killed: the session ended by a process being killed. arrival, process: the word of the arrival process
+    that planned the offsets, and the process; None for a plan file.
     """
 
     relative: bool
     nominal_rate: float | None
     wire_measured: bool
     killed: bool = False
+    arrival: str | None = None
+    process: Schedule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class RunMetrics:
     values: ns by metric name, None = not measured (an empty array = measured on no request). counts: requests planned,
     sent, and of each terminal status. rate: per s. tokens: of completed requests, `prompt_all` of all that the engine
     counted. throughput: per s. wall times in ns. busy: share of the run during which an engine step was under way.
+    arrivals: the arrival self-check.
     """
 
     record: RunRecord
@@ -54,6 +60,7 @@ class RunMetrics:
     busy: float | None
     audit: Audit
     ledger: Mapping[str, Any]
+    arrivals: ArrivalReport
 
     def percentile(self, name: str, q: float) -> float | None:
         """The q-th percentile of a metric in ns, None where it was not measured or no request has it."""
@@ -78,6 +85,7 @@ class RunMetrics:
                 for name, values in self.values.items()
             },
             "ledger": dict(self.ledger),
+            "arrivals": self.arrivals.to_json(),
         }
 
 
@@ -112,6 +120,9 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         busy=_busy(record),
         audit=audit_run(record, ledger, relative=conditions.relative, killed=conditions.killed),
         ledger=ledger_json(record, ledger, () if conditions.wire_measured else ("ingress_wait",)),
+        arrivals=check_arrivals(
+            record.offsets_ns, sent, columns["t_send"][sent] - record.t0_ns, conditions.arrival, conditions.process
+        ),
     )
 
 

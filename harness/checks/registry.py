@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.checks.accounting import LOST, MISSING, REFUSED, TOKEN_COUNT
+from harness.checks.arrival_shape import GAP_SHIFT, PLAN_SHAPE
 from harness.checks.check import Check
 from harness.checks.data_loss import BAD_FRAMES, RECORDS_LOST, STRAY_MESSAGES
 from harness.checks.graphs import LATE_CAPTURES
@@ -14,6 +15,8 @@ CHECKS: tuple[Check, ...] = (
     SUBMIT_LAG,
     LAG_OF_GAP,
     OFFERED_RATE,
+    PLAN_SHAPE,
+    GAP_SHIFT,
     LOST,
     REFUSED,
     MISSING,

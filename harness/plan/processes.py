@@ -51,16 +51,14 @@ def _poisson(spec: ArrivalSpec) -> Schedule:
 
 
 def _gamma(spec: ArrivalSpec) -> Schedule:
-    shape = spec.burstiness
-    assert shape is not None
+    shape = _needed(spec, "burstiness")
     if shape == math.inf:
         return Constant(spec.interval, spec.flag)
     return Renewal(gap_laws.gamma(shape), _mean_gap(spec), spec.seed)
 
 
 def _weibull(spec: ArrivalSpec) -> Schedule:
-    assert spec.weibull_shape is not None
-    return Renewal(gap_laws.weibull(spec.weibull_shape), _mean_gap(spec), spec.seed)
+    return Renewal(gap_laws.weibull(_needed(spec, "weibull_shape")), _mean_gap(spec), spec.seed)
 
 
 def _mmpp(spec: ArrivalSpec) -> Schedule:
@@ -72,14 +70,13 @@ def _mmpp(spec: ArrivalSpec) -> Schedule:
 
 
 def _ramp(spec: ArrivalSpec) -> Schedule:
-    assert isinstance(spec.rate, str) and spec.duration_ns is not None
-    ramp = parse_ramp(spec.rate)
-    return _varying(spec, RampCurve.of(ramp, spec.duration_ns), float(max(ramp)))
+    _needed(spec, "duration_s")
+    ramp, duration = parse_ramp(str(spec.rate)), spec.duration_ns or 0
+    return _varying(spec, RampCurve.of(ramp, duration), float(max(ramp)))
 
 
 def _steps(spec: ArrivalSpec) -> Schedule:
-    assert isinstance(spec.rate, str)
-    steps = parse_steps(spec.rate)
+    steps = parse_steps(str(spec.rate))
     return _varying(spec, StepCurve.of(steps), float(max(step.rate for step in steps)))
 
 
@@ -109,6 +106,14 @@ def _require_rate(per_ns: float, what: str) -> None:
     if per_ns * MIN_MEAN_GAP_NS > 1.0:
         most = NS_PER_S // MIN_MEAN_GAP_NS
         raise ConfigError(f"{what} of a random process must be at most {most} requests per second")
+
+
+def _needed(spec: ArrivalSpec, name: str) -> float:
+    """A setting that `RunConfig` always fills; a description by hand may lack it."""
+    value: float | None = getattr(spec, name)
+    if value is None:
+        raise ConfigError(f"--arrival {spec.arrival} needs {name}")
+    return value
 
 
 def _setting(spec: ArrivalSpec, name: str) -> float:

@@ -36,10 +36,10 @@ class Schedule(Protocol):
         """int64 ns after t0, sorted: at most `limit` requests, all before `until_ns`. Raises ConfigError."""
         ...
 
-    def unit_gaps(self, times_ns: Int64Array) -> FloatArray | None:
+    def unit_gaps(self, times_ns: Int64Array, resolution_ns: int = 1) -> FloatArray | None:
         """Gaps of sorted arrival times, mapped so that they are exponential of mean 1 if the process is this one.
 
-        float64[len - 1], or None where nothing is drawn.
+        float64[len - 1], or None where nothing is drawn. Gaps below the resolution are not told apart.
         """
         ...
 
@@ -60,7 +60,7 @@ class Constant:
         assert count is not None
         return arrivals.offsets_ns(self.interval, count, self.flag)
 
-    def unit_gaps(self, times_ns: Int64Array) -> None:
+    def unit_gaps(self, times_ns: Int64Array, resolution_ns: int = 1) -> None:
         return None
 
 
@@ -93,26 +93,31 @@ class Renewal:
             now = int(part[-1])
         return np.concatenate(parts)
 
-    def unit_gaps(self, times_ns: Int64Array) -> FloatArray:
-        """Gaps of so few ns that rounding to whole ns matters are spread over the part of the law that they stand for.
+    def unit_gaps(self, times_ns: Int64Array, resolution_ns: int = 1) -> FloatArray:
+        """Equal gaps, and those below the resolution, are spread over the part of the law that they stand for.
 
-        (Of a gamma law of shape 0.1 one gap in eight is below 1 ns.)
+        (Of a gamma law of shape 0.1 one gap in eight is below 1 ns.) In an order without a meaning: in the order of
+        time, the spread ones would rise from the first to the last, which is autocorrelation.
         """
         gaps = np.diff(times_ns)
-        values = self.gap_law.hazard(np.maximum(gaps, 0) / self.mean_ns)
-        whole, inverse, counts = np.unique(gaps, return_inverse=True, return_counts=True)
-        tied = (counts[inverse] > 1) | (gaps == 0)
-        if not tied.any():
-            return values
-        low, high = (
-            -np.expm1(-self.gap_law.hazard(np.maximum(whole + half, 0.0) / self.mean_ns)) for half in (-0.5, 0.5)
-        )
-        order = np.argsort(inverse, kind="stable")
-        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        gaps[gaps < resolution_ns] = 0
+        values = self.gap_law.hazard(gaps / self.mean_ns)
+        whole, cell, counts = np.unique(gaps, return_inverse=True, return_counts=True)
+        tied = np.flatnonzero((counts > 1) | (whole == 0))
+        upper = np.where(whole[tied] == 0, resolution_ns - 0.5, whole[tied] + 0.5)
+        low, high = np.zeros(len(whole)), np.zeros(len(whole))
+        low[tied] = self._below(np.maximum(whole[tied] - 0.5, 0.0))
+        high[tied] = self._below(upper)
+        order = np.lexsort((Uniforms(0, Dimension.ARRIVALS, 2).draw(len(gaps)), cell))
         rank = np.empty(len(gaps))
-        rank[order] = np.arange(len(gaps)) - first[inverse[order]] + 0.5
-        spread = low[inverse] + (high - low)[inverse] * rank / counts[inverse]
-        return np.where(tied & (spread < 1.0), -np.log1p(-np.minimum(spread, 1.0 - 2.0**-53)), values)
+        rank[order] = np.arange(len(gaps)) - (np.cumsum(counts) - counts)[cell[order]] + 0.5
+        spread = np.minimum(low[cell] + (high - low)[cell] * rank / counts[cell], 1.0 - 2.0**-53)
+        return np.where(high[cell] > 0.0, -np.log1p(-spread), values)
+
+    def _below(self, gaps: FloatArray) -> FloatArray:
+        """The share of gaps below these."""
+        share: FloatArray = -np.expm1(-self.gap_law.hazard(gaps / self.mean_ns))
+        return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ class Varying:
         offsets = offsets[offsets < bound]  # rounded up to it
         return offsets if len(offsets) == limit else _ended(offsets, bound if ends else None)
 
-    def unit_gaps(self, times_ns: Int64Array) -> FloatArray | None:
+    def unit_gaps(self, times_ns: Int64Array, resolution_ns: int = 1) -> FloatArray | None:
         if self.even:
             return None
         last = float(times_ns[-1]) if len(times_ns) else 0.0

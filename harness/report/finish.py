@@ -11,10 +11,14 @@ from harness.checks.check import CheckContext
 from harness.checks.registry import CHECKS
 from harness.checks.verdict import judge
 from harness.common.collector import Collector
+from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
 from harness.common.stamps import SEPARATE_LEDGER, EndReason, Ledger
 from harness.ledger import MAX_EXAMPLES, Audit, Violation
 from harness.metrics import Conditions, RunMetrics, measure_run
+from harness.plan.arrival_spec import ArrivalSpec
+from harness.plan.processes import schedule_of
+from harness.plan.schedules import Schedule
 from harness.records import SessionRecords, read_outputs, read_session
 from harness.report.folder import publish, write_file
 from harness.report.outputs import write_outputs
@@ -79,12 +83,24 @@ def finish_session(
 
 def conditions(info: SessionInfo, records: SessionRecords) -> Conditions:
     """What the figures need to know of a session."""
+    arrival, process = _process(info)
     return Conditions(
         relative=info.schedule == "relative",
         nominal_rate=info.plan.get("nominal_rate"),
         wire_measured=info.wire_measured,
         killed=records.end_reason in _KILLED,
+        arrival=arrival,
+        process=process,
     )
+
+
+def _process(info: SessionInfo) -> tuple[str | None, Schedule | None]:
+    """The arrival process of a session's plan; none for a plan file, or a description of another version."""
+    try:
+        spec = ArrivalSpec.from_json(info.plan["arrival"])
+        return spec.arrival, schedule_of(spec)
+    except (LookupError, TypeError, ValueError, ConfigError):
+        return None, None
 
 
 def _write(

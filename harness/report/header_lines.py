@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.common.stamps import Status
+from harness.report.arrival_words import arrival_lines
 from harness.report.words import cpu_list, described, number, rate_words, safe, switch, time_words
 
 Lines = Iterator[tuple[str, str]]
@@ -73,6 +74,7 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     yield "Completion tokens", number(tokens["completion"])
     yield "Submit wall", time_words(run["submit_wall_ms"])
     yield "Submit interval", _interval(plan)
+    yield from arrival_lines(run)
     rate, throughput = run["rate"], run["throughput"]
     yield "Rate", f"offered {rate_words(rate['offered'], '/s')}, completed {rate_words(rate['completed'], '/s')}"
     output, total = throughput["output_tokens_per_s"], throughput["total_tokens_per_s"]

@@ -1,0 +1,37 @@
+"""The arrival self-check in a line for the plan and one for what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.report.words import number, rate_words, safe
+
+_WINDOWS = {"10ms": "10 ms", "100ms": "100 ms", "1s": "1 s"}
+
+
+def arrival_lines(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, words) from a run of summary.json; nothing for one that is older than the self-check."""
+    arrivals = run.get("arrivals")
+    if not arrivals:
+        return
+    process = safe(arrivals["process"] or "of a plan file")
+    bursts = arrivals["shift"]["bursts"]
+    yield "Arrivals planned", f"{process} {_words(arrivals['plan'])}"
+    yield "Arrivals sent", f"{_words(arrivals['actual'])}, {number(bursts)} catch-up burst{'' if bursts == 1 else 's'}"
+
+
+def _words(figures: Mapping[str, Any]) -> str:
+    if figures["rate"] is None:
+        return "all at once" if figures["gaps"] else "no gaps"
+    parts = [rate_words(figures["rate"], "/s"), f"CV {figures['cv']:.3f}"]
+    if figures["lag1"] is not None:
+        parts.append(f"lag-1 {figures['lag1']:+.3f}")
+    known = [(name, figures["dispersion"].get(key)) for key, name in _WINDOWS.items()]
+    longest = [(name, value) for name, value in known if value is not None][-1:]
+    parts += [f"dispersion {value:.2f} at {name}" for name, value in longest]
+    value, limit = figures["anderson_darling"], figures["anderson_darling_limit"]
+    if value is not None:
+        verb = "fits" if value < limit else "does not fit"
+        parts.append(f"{verb} {safe(figures['law'])} (A*^2 {value:.2f}, limit {limit})")
+    return ", ".join(parts)
