@@ -183,7 +183,8 @@ class Ingress:
             self._cells[base + FINISH] = FinishReason.EMPTY
             self._inbox.put(Turned(row, Status.COMPLETED, FinishReason.EMPTY))
         else:
-            self._inbox.put(EngineRequest(row, ids, frame.max_new_tokens, frame.sampling))
+            arrived = self._cells[base + TOKENIZED]
+            self._inbox.put(EngineRequest(row, ids, frame.max_new_tokens, frame.sampling, arrived))
 
     def _turn_away(self, row: int, status: Status, why: Rejection) -> None:
         base = row * self._width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,8 @@ EXIT_INTERRUPTED = 130
 COMMANDS = {
     "run": "measure an engine under a load (the default; `run --help` lists its options)",
     "report": "print the summary of a result folder",
+    "stress": "find the highest arrival rate that an engine holds under objectives",
+    "sweep": "run the same load at every value of a flag, as one table",
     "recover": "rebuild the report of a run that died, from its collector",
 }
 
@@ -84,6 +87,14 @@ def _dispatch(words: list[str]) -> int:
     command, rest = words[0], words[1:]
     if command == "run":
         return _run(rest, words)
+    if command == "stress":
+        from harness.campaign.stress_command import run_stress
+
+        return run_stress(_program(), rest)
+    if command == "sweep":
+        from harness.campaign.sweep_command import run_sweep
+
+        return run_sweep(_program(), rest)
     if command in ("report", "recover"):
         return _on_folder(command, rest)
     if command == "--version":
@@ -101,9 +112,19 @@ def _run(flags: list[str], words: list[str]) -> int:
     from harness.config import RunConfig
 
     config = RunConfig(**vars(parsed))
+    _end_with_campaign()
     from harness.supervisor import run_session
 
     return run_session(config, [*_invocation(), *words])
+
+
+def _end_with_campaign() -> None:
+    """A run of a campaign does not outlive it: it ends as at SIGTERM, and saves what it measured."""
+    from harness.common.processes import die_with_parent
+
+    parent = os.environ.pop("ISORATE_CAMPAIGN_PID", "")
+    if parent.isdecimal():
+        die_with_parent(int(parent), signal.SIGTERM)
 
 
 def _on_folder(command: str, words: list[str]) -> int:

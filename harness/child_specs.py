@@ -15,6 +15,7 @@ def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
     null = NullSpec(
         service_ns=round(config.null_service_ms * 1e6),
         spin=config.null_service == "spin",
+        ideal=config.null_service == "ideal",
         hold_gil=config.null_hold_gil,
         crash_at_step=config.null_crash_at_step or 0,
         hang_at_step=config.null_hang_at_step or 0,

@@ -25,6 +25,7 @@ from harness.config_values import (
     Repeats,
     Seconds,
     Seed,
+    Slos,
     StopIds,
     StopStrings,
     Text,
@@ -110,7 +111,7 @@ class RunConfig(BaseModel):
     # Null engine
     null_hold_gil: bool = False
     null_service_ms: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
-    null_service: Literal["sleep", "spin"] = "sleep"
+    null_service: Literal["sleep", "spin", "ideal"] = "sleep"
     null_crash_at_step: Annotated[int, Field(ge=1, le=2**62)] | None = None
     null_hang_at_step: Annotated[int, Field(ge=1, le=2**62)] | None = None
     null_start_delay_s: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
@@ -131,6 +132,7 @@ class RunConfig(BaseModel):
     save_outputs: bool = False
     allow_invalid: bool = False
     quiet: bool = False
+    slo: Slos = ()
 
     def __init__(self, **values: Any) -> None:
         try:

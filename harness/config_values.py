@@ -14,6 +14,7 @@ from harness.common.errors import ConfigError
 from harness.common.limits import MAX_REQUESTS
 from harness.cores import parse_cpu_list
 from harness.rate_text import MAX_SECONDS, rate_value, seconds_value
+from harness.slo_text import Slo, parse_slos
 
 ENGINES = ("native", "null", "transformers")
 BUILTIN_MODELS = ("builtin:gpt2", "builtin:smollm2")
@@ -111,6 +112,10 @@ def _toggle(value: object) -> object:
     return value == "on"
 
 
+def _slos(value: object) -> object:
+    return parse_slos(value) if isinstance(value, str) else value
+
+
 def _cores(value: object) -> object:
     if isinstance(value, str):
         try:
@@ -148,6 +153,7 @@ EngineName = Annotated[str, BeforeValidator(_engine)]
 ModelName = Annotated[str, BeforeValidator(utf8), BeforeValidator(_model)]
 DeviceName = Annotated[str, BeforeValidator(_device)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
+Slos = Annotated[tuple[Slo, ...], BeforeValidator(_slos)]
 Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
 Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_REPEATS)], ...], BeforeValidator(_repeats)]
 StopIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...], BeforeValidator(_stop_ids)]

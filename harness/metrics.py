@@ -16,6 +16,8 @@ from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.plan.schedules import Schedule
 from harness.records import RunRecord
+from harness.slo import backlog_growth, slo_json
+from harness.slo_text import Slo
 from harness.statistics import NumberArray, percentile, summarize
 
 NS_PER_MS = 1e6
@@ -28,7 +30,7 @@ class Conditions:
     relative: relative schedule. nominal_rate: requests per s of the plan, None for a burst.
     wire_measured: a thread without the GIL stamped t_wire (else t_wire is t_ingress, and waits for the GIL hide in
     transit). killed: the session ended by a process being killed. arrival, process: the word of the arrival process
-    that planned the offsets, and the process; None for a plan file.
+    that planned the offsets, and the process; None for a plan file. slos: what was asked to be kept.
     """
 
     relative: bool
@@ -37,6 +39,7 @@ class Conditions:
     killed: bool = False
     arrival: str | None = None
     process: Schedule | None = None
+    slos: tuple[Slo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class RunMetrics:
     sent, and of each terminal status. rate: per s. tokens: of completed requests, `prompt_all` of all that the engine
     counted. throughput: per s. wall times in ns. busy: share of the run during which an engine step was under way.
     arrivals: the arrival self-check.
+    slo: `harness.slo.slo_json`; backlog_growth: `harness.slo.backlog_growth`.
     """
 
     record: RunRecord
@@ -61,6 +65,8 @@ class RunMetrics:
     audit: Audit
     ledger: Mapping[str, Any]
     arrivals: ArrivalReport
+    slo: Mapping[str, Any] | None = None
+    backlog_growth: float | None = None
 
     def percentile(self, name: str, q: float) -> float | None:
         """The q-th percentile of a metric in ns, None where it was not measured or no request has it."""
@@ -79,6 +85,8 @@ class RunMetrics:
             "throughput": dict(self.throughput),
             "submit_wall_ms": _ms(self.submit_wall_ns),
             "duration_ms": _ms(self.duration_ns),
+            "slo": self.slo,
+            "backlog_growth": self.backlog_growth,
             "engine": engine_json(self.record, self.busy),
             "metrics": {
                 name: None if values is None else summarize(values, NS_PER_MS).to_json()
@@ -123,6 +131,8 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         arrivals=check_arrivals(
             record.offsets_ns, sent, columns["t_send"][sent] - record.t0_ns, conditions.arrival, conditions.process
         ),
+        slo=slo_json(record, conditions.slos, duration),
+        backlog_growth=_growth(columns["t_intended"][finished], columns["t_finished"][finished]),
     )
 
 
@@ -166,6 +176,11 @@ def _counts(record: RunRecord) -> dict[str, int]:
         if status is not Status.NONE:
             counts[status.word] = int((record.status == status).sum())
     return counts
+
+
+def _growth(intended: Int64Array, ends: Int64Array) -> float | None:
+    order = np.argsort(intended, kind="stable")
+    return backlog_growth(intended[order], ends[order])
 
 
 def _span(starts: Int64Array, ends: Int64Array) -> int | None:

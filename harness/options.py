@@ -122,7 +122,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     ),
     "Null engine (only with --engine null)": (
         _value("--null-service-ms", "MS", "service time of a step (default 0)"),
-        _value("--null-service", "KIND", "sleep or spin through the service time (default sleep)"),
+        _value("--null-service", "KIND", "sleep or spin through the service time; ideal: sleep, each service "
+               "beginning where the one before ended, so that the capacity is exactly known (default sleep)"),
         _switch("--null-hold-gil", "keep a pure-Python thread spinning in the engine process"),
         _value("--null-start-delay", "S", "seconds before the engine is ready",
                field="null_start_delay_s"),
@@ -149,6 +150,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "Output": (
         _value("--out", "DIR", "result folder (default results/RUN_ID)"),
         _switch("--save-outputs", "write outputs.jsonl with the tokens and texts"),
+        _value("--slo", "SPEC", "objectives such as ttft=500ms,tpot=50ms@p99 (of ttft, tpot, e2e; the last percentile "
+               "counts for those before it, p99 if none): the report then says who kept them, and the goodput"),
         _switch("--allow-invalid", "exit 0 although the verdict is INVALID"),
         _switch("--quiet", "no progress"),
     ),
@@ -194,12 +197,12 @@ def run_parser(prog: str) -> Parser:
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for option in options:
-            _add(group, option)
+            add_option(group, option)
     add_help(parser)
     return parser
 
 
-def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     """Add an option, and the spellings that would only be noise in the help."""
     words: dict[str, Any] = {"dest": option.field, "help": option.help}
     if option.toggle:

@@ -24,12 +24,16 @@ class Capacity(NamedTuple):
 
 @dataclass(slots=True)
 class EngineRequest:
-    """A validated request: 1 <= len(prompt_ids), every id in the vocabulary, 1 <= max_new_tokens, fits the context."""
+    """A validated request: 1 <= len(prompt_ids), every id in the vocabulary, 1 <= max_new_tokens, fits the context.
+
+    arrived_ns: its t_tokenized, from which on the engine could have served it.
+    """
 
     row: int
     prompt_ids: Sequence[int]
     max_new_tokens: int
     sampling: Sampling
+    arrived_ns: int = 0
 
 
 class TokenEvent(NamedTuple):

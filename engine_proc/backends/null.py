@@ -1,4 +1,9 @@
-"""The null engine: no model, a scripted service time. It sleeps, spins, or keeps a GIL-holding thread; it can fail."""
+"""The null engine: no model, a scripted service time. It sleeps, spins, or keeps a GIL-holding thread; it can fail.
+
+An ideal service sleeps too, but to the end that a server without any overhead would have: it begins when the server is
+free and a request of the batch has arrived, not when the step loop gets there. So k services in a row take k times
+`service_ns`, the capacity is exactly known, and what differs from the Lindley recursion is the error of the harness.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ class NullBackend:
         self._waiting: deque[EngineRequest] = deque()
         self._running: dict[int, tuple[EngineRequest, int]] = {}
         self._step = 0
+        self._free_ns = 0  # when the ideal server is done with what it has
         self._closed = threading.Event()
         self._spinner: threading.Thread | None = None
         if spec.start_delay_ns:
@@ -38,7 +44,7 @@ class NullBackend:
         return Capacity(MAX_MODEL_LEN, self._vocab_size)
 
     def describe(self) -> dict[str, object]:
-        service = "spins" if self._spec.spin else "sleeps"
+        service = "spins" if self._spec.spin else "ideal," if self._spec.ideal else "sleeps"
         return {
             "model": "null",
             "weights": "none",
@@ -66,15 +72,17 @@ class NullBackend:
     def step(self) -> StepOutput:
         self._step += 1
         output = StepOutput(batch_ns=self._clock())
+        arrived = 0
         while self._waiting and len(self._running) < self._max_batch_size:
             request = self._waiting.popleft()
+            arrived = arrived or request.arrived_ns
             self._running[request.row] = (request, 0)
             output.admitted.append(request.row)
             output.prefill_tokens += len(request.prompt_ids)
         output.prefill_rows = len(output.admitted)
         output.decode_rows = len(self._running) - output.prefill_rows
         self._misbehave()
-        self._serve(output.batch_ns)
+        self._serve(self._ideal_start(arrived, output) if self._spec.ideal else output.batch_ns)
         for row, (request, done) in list(self._running.items()):
             last = done + 1 >= request.max_new_tokens
             token_id = scripted_token(row, done, self._vocab_size)
@@ -90,6 +98,14 @@ class NullBackend:
         self._closed.set()
         if self._spinner is not None:
             self._spinner.join()
+
+    def _ideal_start(self, arrived: int, output: StepOutput) -> int:
+        """When an ideal server begins this batch: as soon as it is free if rows of it are there already, else when its
+        first request is there too. A request that came without a stamp counts as come now."""
+        continues = output.decode_rows > 0
+        start = self._free_ns if continues else max(self._free_ns, arrived or output.batch_ns)
+        self._free_ns = start + self._spec.service_ns
+        return start
 
     def _serve(self, start: int) -> None:
         end = start + self._spec.service_ns

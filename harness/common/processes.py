@@ -12,9 +12,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """SIGKILL from the kernel when the parent's spawning thread ends; exits at once if it is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """A signal from the kernel when the parent's spawning thread ends; exits at once if it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:  # it died before the call: the signal will never come
         os._exit(1)
 

@@ -28,10 +28,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class NullSpec(Spec):
-    """Script of the null engine. service_ns: time one batch takes; spin: hold the GIL for it instead of sleeping."""
+    """Script of the null engine. service_ns: time one batch takes; spin: hold the GIL for it instead of sleeping.
+
+    ideal: sleep, and keep the schedule of a server without overhead (`engine_proc.backends.null`).
+    """
 
     service_ns: int = 0
     spin: bool = False
+    ideal: bool = False
     hold_gil: bool = False
     crash_at_step: int = 0
     hang_at_step: int = 0

@@ -26,6 +26,7 @@ from harness.report.requests_csv import write_requests_csv
 from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.report.strict_json import strict_dumps
 from harness.report.summary import build_summary
+from harness.slo_text import Slo
 
 _KILLED = (EndReason.PARENT_DIED, EndReason.ENGINE_DIED, EndReason.SUBMITTER_DIED)
 
@@ -91,6 +92,7 @@ def conditions(info: SessionInfo, records: SessionRecords) -> Conditions:
         killed=records.end_reason in _KILLED,
         arrival=arrival,
         process=process,
+        slos=tuple(Slo(*slo) for slo in info.config.get("slo", ())),
     )
 
 

@@ -79,6 +79,8 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     yield "Rate", f"offered {rate_words(rate['offered'], '/s')}, completed {rate_words(rate['completed'], '/s')}"
     output, total = throughput["output_tokens_per_s"], throughput["total_tokens_per_s"]
     yield "Throughput", f"output {rate_words(output, ' tokens/s')}, with prompts {rate_words(total, ' tokens/s')}"
+    if run.get("slo"):
+        yield "Goodput", _goodput(run["slo"])
     busy = run["engine"]["busy_fraction"]
     preemptions = run["engine"].get("preemptions")
     often = f", {number(preemptions)} preemptions" if preemptions else ""
@@ -91,6 +93,16 @@ def ended_line(summary: Mapping[str, Any]) -> str | None:
         return None
     words = str(summary["ended"]).replace("_", " ")
     return f"{words}: {safe(summary['end_detail'])}" if summary.get("end_detail") else words
+
+
+def _goodput(slo: Mapping[str, Any]) -> str:
+    """Requests per second within all objectives, and how many kept each."""
+    shares = ", ".join(
+        f"{safe(one['metric']).upper()} within {time_words(one['limit_ms'])}: {one['within_percent']:.2f} % of "
+        f"{one['wanted_percent']:g} % ({'met' if one['met'] else 'missed'})"
+        for one in slo["objectives"]
+    )
+    return f"{rate_words(slo['goodput'], '/s')} within all objectives; {shares}"
 
 
 def _prefix_cache(summary: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:

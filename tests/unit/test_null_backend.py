@@ -145,3 +145,20 @@ def test_without_being_asked_there_is_no_such_thread() -> None:
 def test_it_says_what_it_is() -> None:
     assert backend(service_ns=2_000_000, spin=True).describe()["service"] == "spins 2 ms a step"
     assert backend().capacity().vocab_size == VOCAB
+
+
+def test_an_ideal_service_begins_when_the_server_is_free_and_the_request_is_there() -> None:
+    """The Lindley recursion: end = max(end before, arrival) + service, however late the step loop comes."""
+    clock = FakeClock(1_000, tick=10)
+    slept: list[float] = []
+    engine = NullBackend(NullSpec(service_ns=1_000_000, ideal=True), 1, VOCAB, clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine_proc.backends.null.time.sleep", slept.append)
+        for row, arrived in enumerate((900, 950, 5_000_000)):
+            engine.add(EngineRequest(row, [1], 1, Sampling(), arrived_ns=arrived))
+        run_out(engine)
+    begun = [1_000, 1_020, 1_040]  # two looks at the clock a step (batch, and how long to sleep) and one for the tokens
+    ends = [900 + 1_000_000, 900 + 2_000_000, 6_000_000]
+    assert len(slept) == 3
+    for sleep, end, begin in zip(slept, ends, begun, strict=True):
+        assert sleep * 1e9 == pytest.approx(end - begin, abs=100)

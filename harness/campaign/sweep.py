@@ -1,0 +1,95 @@
+"""`isorate sweep`: the same run at every value of one or more flags, interleaved over rounds, as one table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.campaign.trial import RunFigures, Trial, run_trial
+from harness.common.errors import ConfigError
+from harness.options import GROUPS
+
+_REFUSED = ("out", "quiet", "allow_invalid")
+
+
+class Axis(NamedTuple):
+    """A flag of `run` and the values that it takes in turn, as text."""
+
+    flag: str
+    values: tuple[str, ...]
+
+
+Point = tuple[str, ...]
+"""A value for each axis, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointTrial:
+    """A session of a sweep: which point, in which round."""
+
+    point: Point
+    round: int
+    trial: Trial
+
+
+def parse_axis(text: str) -> Axis:
+    """Read `FLAG=V1,V2,...`; values that hold commas are parted by `|`. Raises ConfigError naming the axis."""
+    name, equals, rest = text.partition("=")
+    flag = "--" + name.strip().removeprefix("--")
+    values = tuple(value.strip() for value in rest.split("|" if "|" in rest else ","))
+    if not equals or not all(values):
+        raise ConfigError(f"--vary must be like rate=1,2,4, not {text!r}")
+    options = {spelling: option for group in GROUPS.values() for option in group for spelling in option.flags}
+    option = options.get(flag)
+    if option is None or option.field in _REFUSED:
+        raise ConfigError(f"--vary {text}: run has no flag {flag} that can be varied")
+    if not option.metavar:
+        raise ConfigError(f"--vary {text}: {flag} takes no value")
+    if len(set(values)) != len(values):
+        raise ConfigError(f"--vary {text}: a value is named twice")
+    return Axis(flag, values)
+
+
+def points(axes: Sequence[Axis]) -> list[Point]:
+    """All combinations, the last axis moving fastest."""
+    return list(itertools.product(*(axis.values for axis in axes)))
+
+
+def words_of(axes: Sequence[Axis], point: Point) -> list[str]:
+    """The flags of a point."""
+    return [word for axis, value in zip(axes, point, strict=True) for word in (axis.flag, value)]
+
+
+def in_order(all_points: Sequence[Point], rounds: int) -> list[tuple[int, Point]]:
+    """Forwards and backwards in turn (ABBA): what drifts over time does not look like an effect of the flag."""
+    return [
+        (number, point)
+        for number in range(rounds)
+        for point in (all_points if number % 2 == 0 else list(reversed(all_points)))
+    ]
+
+
+def sweep(
+    axes: Sequence[Axis],
+    words: Sequence[str],
+    rounds: int,
+    folder: Path,
+    tell: Callable[[PointTrial], None],
+) -> None:
+    """Run all points; every trial is told as soon as it is there. Raises what `run_trial` raises."""
+    for number, (round_, point) in enumerate(in_order(points(axes), rounds)):
+        name = f"{number:03d}-" + "_".join(
+            "".join(c if c.isalnum() or c in ".-" else "-" for c in v)[:24] for v in point
+        )
+        trial = run_trial([*words, *words_of(axes, point)], folder / name)
+        tell(PointTrial(point, round_, trial))
+
+
+def median(trials: Sequence[PointTrial], point: Point, name: str) -> float | None:
+    """The median of a figure over all measured runs of a point; None where none has it."""
+    runs: list[RunFigures] = [run for one in trials if one.point == point for run in one.trial.runs]
+    values = sorted(value for run in runs if (value := getattr(run, name)) is not None)
+    return values[len(values) // 2] if values else None
