@@ -93,6 +93,8 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("stop_ids", "-3", "token id"),
     ("stop_ids", -3, "from 0 to"),
     ("stop_ids", 2**31, "from 0 to"),
+    ("slo", "ttft=5", "must be like"),
+    ("slo", "itl=5ms", "knows ttft"),
     ("stop", "", "from 1 to 1000"),
     ("stop", ["a", ""], "from 1 to 1000"),
     ("stop", "x" * 1001, "from 1 to 1000"),
@@ -151,7 +153,7 @@ BEYOND: list[tuple[str, Any, str]] = [
 BEYOND_NULL: list[tuple[str, Any, str]] = [
     ("null_service_ms", -1, "from 0 to"),
     ("null_service_ms", "nan", "finite"),
-    ("null_service", "nap", "'spin'"),
+    ("null_service", "nap", "'ideal'"),
     ("null_crash_at_step", 0, "from 1 to"),
     ("null_hang_at_step", 0, "from 1 to"),
     ("null_start_delay_s", -1, "from 0 to"),
