@@ -48,7 +48,9 @@ class EngineServer:
             while True:
                 message = self._channel.receive()
                 assert message is not None
-                if message.kind == words.TOKENIZE:
+                if message.kind == words.DESCRIBE:
+                    self._describe()
+                elif message.kind == words.TOKENIZE:
                     self._tokenize(message.body["texts"])
                 elif message.kind == words.PREPARE:
                     self._run(Preparation.from_body(message.body))
@@ -60,6 +62,16 @@ class EngineServer:
                     raise ProtocolError(f"the engine does not know {message.kind}")
         finally:
             self._backend.close()
+
+    def _describe(self) -> None:
+        """What a prompt may hold: ids that model and tokenizer both know, less the special ones, within the context."""
+        capacity = self._backend.capacity()
+        self._channel.send(
+            words.DESCRIBED,
+            vocab_size=min(capacity.vocab_size, self._tokenizer.vocab_size),
+            special_ids=sorted(self._tokenizer.special_ids() | set(capacity.eos_ids)),
+            max_model_len=capacity.max_model_len,
+        )
 
     def _tokenize(self, texts: list[str]) -> None:
         ids = self._tokenizer.encode_batch(texts)

@@ -56,6 +56,11 @@ class Tokenizer:
         """Token ids of each text, the same as `encode` one by one, on all cores of the process's mask."""
         return [encoding.ids for encoding in self._rust.encode_batch_fast([_without_surrogates(t) for t in texts])]
 
+    def special_ids(self) -> set[int]:
+        """Ids with a meaning beside their text: ends, beginnings, roles, padding."""
+        added = self._rust.get_added_tokens_decoder()
+        return {int(token) for token, what in added.items() if what.special} | set(self.eos_ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included; ids without an entry are left out."""
         text: str = self._rust.decode([int(token) for token in ids], skip_special_tokens=False)

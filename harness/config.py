@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.arrival_flags import DECIDED_BY_PLAN, check_arrival_flags, implied_arrival
+from harness.arrival_flags import DECIDED_BY_PLAN as ARRIVALS_BY_PLAN
+from harness.arrival_flags import check_arrival_flags, implied_arrival
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_NEW_TOKENS
 from harness.config_errors import describe, flag_of
@@ -19,6 +20,7 @@ from harness.config_values import (
     Duration,
     EngineName,
     FilePath,
+    LengthText,
     Memory,
     ModelName,
     Rate,
@@ -31,9 +33,12 @@ from harness.config_values import (
     Text,
     Toggle,
     Tokens,
+    Turns,
 )
 from harness.cores import allowed_cpus, require_allowed
 from harness.engine_flags import MODEL_ONLY, check_engine_flags
+from harness.prompt_flags import CONSTRUCTION, check_prompt_flags
+from harness.prompt_flags import DECIDED_BY_PLAN as PROMPTS_BY_PLAN
 
 DEFAULT_INTERVAL_MS = 350.0  # about half of one core for the default engine (measured: 180 ms a request)
 DEFAULT_NUM_REQUESTS = 64
@@ -42,11 +47,11 @@ DEFAULT_NUM_REQUESTS = 64
 class RunConfig(BaseModel):
     """All settings of a run. Raises ConfigError, one line naming the flag and what it allows, for anything else.
 
-    `num_requests` None: as many as `prompts` or `plan` hold, or as fit `duration_s` or the steps of `rate`. Exactly one
-    of `submit_interval_ms` (0: burst) and `rate` (requests per second; text: a ramp or steps, `harness.rate_text`) is
-    set, none with `plan`. Seeds that are None are `seed`; `harness.plan.seeds` keeps what they seed apart. Cores
-    are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None are the engine's
-    to choose (`harness.child_specs`); `kv_memory` is in bytes.
+    `num_requests` None: as many as `prompts`, `dataset` or `plan` hold, or as fit `duration_s` or the steps of `rate`.
+    Exactly one of `submit_interval_ms` (0: burst) and `rate` (requests per second; text: a ramp or steps,
+    `harness.rate_text`) is set, none with `plan`. Seeds that are None are `seed`; `harness.plan.seeds` keeps what they
+    seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None
+    are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
@@ -74,6 +79,18 @@ class RunConfig(BaseModel):
     prompt_repeats: Annotated[Repeats, Field(min_length=1)] = (32,)
     unique_prompts: bool = False
     prompts: FilePath | None = None
+    prompt_kind: Literal["repeat", "random", "corpus", "dataset"] | None = None
+    corpus: FilePath | None = None
+    prefix_groups: Count | None = None
+    prefix_len: Tokens | None = None
+    dataset: FilePath | None = None
+    dataset_format: Literal["auto", "sharegpt", "spec_bench", "humaneval", "gsm8k", "jsonl", "csv", "parquet"] = "auto"
+    prompt_field: Text | None = None
+    output_field: Text | None = None
+    turns: Turns = 1
+    session_think_ms: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    input_len: LengthText | None = None
+    output_len: LengthText | None = None
     pretok: bool = False
     tokenize_workers: int = Field(0, ge=0, le=1024)
     max_new_tokens: int = Field(4, ge=0, le=MAX_NEW_TOKENS)
@@ -152,7 +169,8 @@ class RunConfig(BaseModel):
         if filled.get("submit_interval_ms") is None and filled.get("rate") is None and arrival not in ("ramp", "steps"):
             filled["submit_interval_ms"] = 0.0 if arrival == "burst" else DEFAULT_INTERVAL_MS
         ends = filled.get("duration_s") is not None or arrival == "steps"
-        if filled.get("num_requests") is None and filled.get("prompts") is None and not ends:
+        from_file = filled.get("prompts") is not None or filled.get("dataset") is not None
+        if filled.get("num_requests") is None and not from_file and not ends:
             filled["num_requests"] = DEFAULT_NUM_REQUESTS
         return filled
 
@@ -167,6 +185,7 @@ class RunConfig(BaseModel):
         if self.plan is None:
             check_arrival_flags(self)
         check_engine_flags(self)
+        check_prompt_flags(self)
         allowed = allowed_cpus()
         for name in ("engine_cores", "submitter_cores", "harness_cores"):
             require_allowed(getattr(self, name) or (), allowed, flag_of(name))
@@ -184,10 +203,11 @@ _BY_PLAN = "the plan file decides the load"
 _BY_FILE = "the prompts come from the file"
 _CONFLICTS: tuple[tuple[tuple[str, str], str], ...] = (
     (("rate", "submit_interval_ms"), "both set the time between requests"),
+    (("output_len", "max_new_tokens"), "both set the tokens to generate"),
     (("kv_blocks", "kv_memory"), "both set the size of the KV cache"),
     *((("plan", name), _BY_PLAN) for name in (
-        "rate", "submit_interval_ms", "num_requests", "prompts", "prompt", "prompt_repeats", "unique_prompts",
-        "max_new_tokens", "pretok", *DECIDED_BY_PLAN,
+        "rate", "submit_interval_ms", "num_requests", "prompts", "max_new_tokens", "pretok", *CONSTRUCTION,
+        *ARRIVALS_BY_PLAN, *PROMPTS_BY_PLAN,
     )),
-    *((("prompts", name), _BY_FILE) for name in ("prompt", "prompt_repeats", "unique_prompts")),
+    *((("prompts", name), _BY_FILE) for name in CONSTRUCTION),
 )  # fmt: skip

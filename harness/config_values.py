@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_REQUESTS
 from harness.cores import parse_cpu_list
+from harness.length_text import parse_length
 from harness.rate_text import MAX_SECONDS, rate_value, seconds_value
 from harness.slo_text import Slo, parse_slos
 
@@ -20,6 +21,7 @@ ENGINES = ("native", "null", "transformers")
 BUILTIN_MODELS = ("builtin:gpt2", "builtin:smollm2")
 MAX_REPEATS = 10_000_000
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1000
+MAX_TURNS = 1_000_000
 MAX_MEMORY_BYTES = 1 << 50
 
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -93,6 +95,21 @@ def _stop(value: object) -> object:
     return texts
 
 
+def _length(value: object) -> object:
+    text = str(value) if type(value) is int else value
+    if isinstance(text, str):
+        parse_length(utf8(text))  # type: ignore[arg-type]
+    return text
+
+
+def _turns(value: object) -> object:
+    if value == "all" or (type(value) is int and 1 <= value <= MAX_TURNS):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value, re.ASCII) and 1 <= int(value) <= MAX_TURNS:
+        return int(value)
+    raise ValueError(f"must be all or an integer from 1 to {MAX_TURNS}, not {str(value)[:40]!r}")
+
+
 def _memory(value: object) -> object:
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value.strip())
@@ -158,6 +175,8 @@ Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
 Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_REPEATS)], ...], BeforeValidator(_repeats)]
 StopIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...], BeforeValidator(_stop_ids)]
 StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop)]
+Turns = Annotated[int | str, BeforeValidator(_turns)]
+LengthText = Annotated[str, BeforeValidator(_length)]
 Memory = Annotated[int | None, BeforeValidator(_memory)]
 Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
 Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]

@@ -53,8 +53,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
                "350)"),
         _value("--rate", "R", "requests per second, in place of --submit-interval-ms; START:END is a ramp, "
                "5x30s,10x30s are steps"),
-        _value("--num-requests", "N", "requests of a run (default 64; with --prompts: all prompts of the file, and "
-               "more than that cycle over them; with --duration or steps: what they hold)"),
+        _value("--num-requests", "N", "requests of a run (default 64; with --prompts or --dataset: all of the "
+               "file, and more than that cycle over them; with --duration or steps: what they hold)"),
         _value("--duration", "S", "plan requests for so many seconds; with --num-requests, what comes first ends it",
                field="duration_s"),
         _value("--spacing", "KIND", "even or poisson: how ramp, steps and sine place requests (default even)"),
@@ -77,9 +77,29 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _switch("--unique-prompts", "append ' [i]' to the prompt of request i"),
         _value("--prompts", "FILE", "prompts from a file: JSON Lines with 'prompt' or 'turns' (the first turn), or a "
                "string a line; or plain text, one a line. JSON Lines if it is named .jsonl or .json or starts with {"),
+        _value("--prompt-kind", "KIND", "repeat: --prompt over and over; random: token ids drawn from the vocabulary; "
+               "corpus: text of --corpus; dataset: --dataset (default: as the other flags say, else "
+               "repeat)"),
+        _value("--corpus", "FILE", "a text file; each prompt is cut from a place of its own, exactly --input-len long"),
+        _value("--dataset", "FILE", "prompts of a dataset: JSON Lines, a JSON list, CSV or Parquet, also as .gz"),
+        _value("--dataset-format", "KIND", "auto, sharegpt, spec_bench, humaneval, gsm8k, jsonl, csv or parquet "
+               "(default auto: by its name and first record)"),
+        _value("--prompt-field", "NAME", "the field with the prompt, a list of turns or of messages (default: the "
+               "format's)"),
+        _value("--output-field", "NAME", "the field with the output, a text or a number of tokens: so many are "
+               "generated"),
+        _value("--turns", "N|all", "turns of each conversation, one request each (default 1)"),
+        _value("--session-think-ms", "MS", "from the end of a turn to the next one (default: as the dataset says, "
+               "else 0)"),
+        _value("--input-len", "LEN", "tokens of each prompt: N, uniform:A:B, normal:M:S, lognormal:M:S, zipf:A or "
+               "file:PATH, see docs/load.md"),
+        _value("--prefix-len", "N", "tokens that the prompts of a group begin with alike, before --input-len others"),
+        _value("--prefix-groups", "G", "request i belongs to group i mod G (default 1)"),
         _switch("--pretok", "tokenize before the run and send token ids"),
         _value("--tokenize-workers", "N", "threads that tokenize in the engine, 0 does it inline (default 0)"),
         _value("--max-new-tokens", "N", "tokens to generate for each request, 0 completes at once (default 4)"),
+        _value("--output-len", "LEN", "tokens to generate for each request, as --input-len, or dataset: as many "
+               "as were recorded; in place of --max-new-tokens; needs --no-stop-on-eos to be reached by every request"),
         _value("--temperature", "T", "0 is greedy (default 0)"),
         _value("--top-k", "K", "draw from the K likeliest tokens only, 0 is no cut (default 0)"),
         _value("--top-p", "P", "draw from the likeliest tokens of this mass only (default 1)"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import zmq
 
 from harness.aborter import Aborter
@@ -29,9 +29,12 @@ from harness.cores import Placement
 from harness.events import Events
 from harness.handshake import check_clock
 from harness.layout import RunSpan, collector_shape
-from harness.plan.build import load_plan_for, text_plan, tokenized_plan
+from harness.plan.complete import CompletedPlan, complete
+from harness.plan.draft import Draft
+from harness.plan.seeds import Dimension, seed_of
 from harness.progress import Progress
 from harness.receiver import Receiver
+from harness.tokenizer_link import EngineTokenizer
 from harness.workspace import PLAN_FILE, Workspace
 
 #: A result message: header and up to 256 events of at most 37 bytes (`engine_proc.egress`), or a short complaint.
@@ -84,25 +87,10 @@ def configure(config: RunConfig, placement: Placement, events: Events, engine: C
                 events.send(child, words.CONFIGURE, **waiting.pop(child.name).to_body())
 
 
-def fix_plan(config: RunConfig, raw: LoadPlan | None, events: Events, engine: Child) -> LoadPlan:
-    """The plan that will be sent: as given, or with the token ids that the engine's tokenizer gives for the texts."""
-    plan = load_plan_for(config) if raw is None else raw
-    if not config.pretok or plan.pretokenized:
-        return plan
-    assert plan.texts is not None
-    texts = [plan.payload(i).decode() for i in range(plan.num_requests)]
-    distinct = list(dict.fromkeys(texts))
-    events.send(engine, words.TOKENIZE, texts=distinct)
-    body = events.expect(engine, words.TOKENIZED, config.start_timeout_s)
-    flat = np.frombuffer(body["ids"], dtype="<i4")
-    starts = np.frombuffer(body["starts"], dtype="<i8")
-    ids = {text: flat[starts[i] : starts[i + 1]] for i, text in enumerate(distinct)}
-    return tokenized_plan(plan, [ids[text] for text in texts])  # type: ignore[misc]
-
-
-def raw_plan(config: RunConfig) -> LoadPlan:
-    """The plan before tokenization: its offsets and row count are final. Raises ConfigError."""
-    return text_plan(config) if config.plan is None else load_plan_for(config)
+def fix_plan(config: RunConfig, draft: Draft, events: Events, engine: Child) -> CompletedPlan:
+    """The plan that will be sent: what only the engine's tokenizer can tell is filled in. Raises as `complete`."""
+    link = EngineTokenizer(events, engine, config.start_timeout_s)
+    return complete(draft, config.pretok, seed_of(config, Dimension.PROMPTS), link)
 
 
 def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan]) -> Collector:
@@ -175,7 +163,7 @@ def open_session(
     events: Events,
     children: list[Child],
     collector: Collector,
-    raw: LoadPlan,
+    draft: Draft,
     spans: list[RunSpan],
     progress: Progress,
 ) -> Session:
@@ -186,7 +174,10 @@ def open_session(
     progress.say("preparing the receiver")
     wire = open_wire(config, workspace, collector, context)
     progress.say("loading the engine")
-    plan = fix_plan(config, raw, events, engine)
+    completed = fix_plan(config, draft, events, engine)
+    plan = completed.plan
+    for line in completed.lines:
+        print(f"isorate: {line}", file=sys.stderr)
     plan.save(workspace.staging / PLAN_FILE)
     prepared = Preparation(
         collector=str(workspace.collector),
@@ -196,7 +187,7 @@ def open_session(
         request_frame_bytes=plan.largest_payload_bytes() + request_overhead_bytes(sampling_of(config)),
         result_frame_bytes=RESULT_FRAME_BYTES,
     )
-    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}}
+    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes}
     for child in (engine, submitter):
         events.send(child, words.PREPARE, **prepared.to_body())
         ready = events.expect(child, words.READY, config.start_timeout_s)

@@ -16,7 +16,6 @@ from harness.closing import close_rows
 from harness.common.clock import monotonic_ns
 from harness.common.collector import RUN_T0_CELL, Collector
 from harness.common.errors import ConfigError, IsorateError, RunError
-from harness.common.plan_file import LoadPlan
 from harness.common.processes import sharpen_timers
 from harness.common.stamps import EndReason
 from harness.config import RunConfig
@@ -26,11 +25,13 @@ from harness.layout import RunSpan, lay_out
 from harness.manifest import host_manifest
 from harness.output_text import decode_outputs
 from harness.plan.build import describe
+from harness.plan.draft import Draft
+from harness.plan.drafting import make_draft
 from harness.progress import Progress
 from harness.report.finish import Outcome, finish_session
 from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.run import run_once
-from harness.session import Session, open_collector, open_session, raw_plan, start_children
+from harness.session import Session, open_collector, open_session, start_children
 from harness.watch import stall_timeout_ns
 from harness.workspace import Workspace, absolute, drop_owner, open_workspace, sweep_dead
 
@@ -52,15 +53,15 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     )
     for line in sweep_dead(config.collector_dir.expanduser(), _results_folder(config)):
         print(f"isorate: {line}", file=sys.stderr)
-    raw = raw_plan(config)
-    spans = lay_out(raw, config.warmup_runs, config.warmup_requests, config.repeat_runs)
+    draft = make_draft(config)
+    spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())
     try:
-        collector = open_collector(workspace, raw, spans)
+        collector = open_collector(workspace, draft.plan, spans)
     except BaseException:
         workspace.remove_all()
         raise
-    return Supervisor(config, command, placement, workspace, collector, raw, spans).run()
+    return Supervisor(config, command, placement, workspace, collector, draft, spans).run()
 
 
 def _results_folder(config: RunConfig) -> Path:
@@ -83,7 +84,7 @@ class Supervisor:
     placement: Placement
     workspace: Workspace
     collector: Collector
-    raw: LoadPlan
+    draft: Draft
     spans: list[RunSpan]
     events: Events = field(default_factory=Events)
     children: list[Child] = field(default_factory=list)
@@ -122,7 +123,7 @@ class Supervisor:
         progress.say("starting the engine and the submitter")
         self.children = start_children(self.config, self.placement, self.workspace, self.events)
         session = open_session(
-            self.config, self.placement, self.workspace, self.events, self.children, self.collector, self.raw,
+            self.config, self.placement, self.workspace, self.events, self.children, self.collector, self.draft,
             self.spans, progress,
         )  # fmt: skip
         self.session = session
@@ -254,7 +255,7 @@ class Supervisor:
 
     def _info(self) -> SessionInfo:
         facts: dict[str, Any] = {} if self.session is None else dict(self.session.facts)
-        plan = self.raw if self.session is None else self.session.plan
+        plan = self.draft.plan if self.session is None else self.session.plan
         manifest = {**host_manifest(), "clocks": facts.get("clocks", {})}
         return SessionInfo(
             run_id=self.workspace.run_id,
@@ -265,7 +266,7 @@ class Supervisor:
             pacer=facts.get("pacer", {}),
             wire=facts.get("wire", "compiled"),
             engine=facts.get("engine", {}),
-            plan=describe(plan, self.config),
+            plan={**describe(plan, self.config), **facts.get("plan", {})},
             end_detail=self.detail,
             stderr_tails={child.name: tail for child in self.children if (tail := child.log_tail().strip())},
         )

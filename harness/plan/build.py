@@ -15,8 +15,9 @@ from harness.common.plan_file import LoadPlan, load_plan
 from harness.config import RunConfig
 from harness.plan import arrivals
 from harness.plan.arrival_spec import ArrivalSpec
+from harness.plan.files import MAX_TEXT_BYTES
 from harness.plan.processes import schedule_of
-from harness.plan.prompts import MAX_TEXT_BYTES, construct, read_prompts
+from harness.plan.prompts import construct, read_prompts
 
 Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -54,29 +55,37 @@ def counted(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"num_requests": len(build_offsets(config, config.num_requests))})
 
 
-def text_plan(config: RunConfig) -> LoadPlan:
-    """The raw plan: UTF-8 texts that the engine tokenizes. Raises ConfigError."""
-    config = counted(config)
-    texts = build_texts(config)
-    offsets = build_offsets(config, len(texts))
+def with_texts(plan: LoadPlan, texts: Sequence[str]) -> LoadPlan:
+    """The same load with these UTF-8 texts, one a request. Raises ConfigError where they exceed MAX_TEXT_BYTES."""
     encoded = {text: text.encode() for text in set(texts)}
     starts = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(encoded[text]) for text in texts], out=starts[1:])
     if starts[-1] > MAX_TEXT_BYTES:
         raise ConfigError(f"--num-requests: the prompts of {len(texts)} requests would exceed {MAX_TEXT_BYTES} bytes")
     payload = np.frombuffer(b"".join(encoded[text] for text in texts), dtype=np.uint8)
-    max_new_tokens = np.full(len(texts), config.max_new_tokens, dtype=np.int32)
-    return _frozen(LoadPlan(offsets, max_new_tokens, texts=payload, text_starts=starts))
+    return replace(plan, texts=payload, text_starts=starts)
 
 
-def tokenized_plan(plan: LoadPlan, ids: Sequence[Sequence[int]]) -> LoadPlan:
+def bare_plan(config: RunConfig, count: int) -> LoadPlan:
+    """`count` requests by their times and new tokens, still without payloads. Raises ConfigError."""
+    return LoadPlan(build_offsets(config, count), np.full(count, config.max_new_tokens, dtype=np.int32))
+
+
+def text_plan(config: RunConfig) -> LoadPlan:
+    """The raw plan: UTF-8 texts that the engine tokenizes. Raises ConfigError."""
+    config = counted(config)
+    texts = build_texts(config)
+    return frozen(with_texts(bare_plan(config, len(texts)), texts))
+
+
+def tokenized_plan(plan: LoadPlan, ids: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> LoadPlan:
     """The same load with token ids in the place of the texts; one list of ids a request, in order."""
     if len(ids) != plan.num_requests:
         raise ValueError(f"{len(ids)} lists of token ids for {plan.num_requests} requests")
     starts = np.zeros(len(ids) + 1, dtype=np.int64)
     np.cumsum([len(one) for one in ids], out=starts[1:])
     flat = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int32, count=int(starts[-1]))
-    return _frozen(replace(plan, prompt_ids=flat, prompt_starts=starts, texts=None, text_starts=None))
+    return frozen(replace(plan, prompt_ids=flat, prompt_starts=starts, texts=None, text_starts=None))
 
 
 def load_plan_for(config: RunConfig) -> LoadPlan:
@@ -87,7 +96,7 @@ def load_plan_for(config: RunConfig) -> LoadPlan:
         raise ConfigError(f"--plan {path}: offsets_ns spans more than 366 days")
     if plan.pretokenized and config.tokenize_workers:
         raise ConfigError(f"--tokenize-workers does nothing with --plan {path}: it holds token ids, not texts")
-    return _frozen(plan)
+    return frozen(plan)
 
 
 def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
@@ -111,7 +120,7 @@ def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
     }
 
 
-def _frozen(plan: LoadPlan) -> LoadPlan:
+def frozen(plan: LoadPlan) -> LoadPlan:
     """The same plan, its arrays marked read-only."""
     for field in fields(plan):
         array = getattr(plan, field.name)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from harness.common.errors import ConfigError
-
-_BOM = b"\xef\xbb\xbf"
-#: Most bytes that a prompt file, or all texts of a plan together, may take.
-MAX_TEXT_BYTES = 2 * 1024**3
+from harness.plan.files import MAX_TEXT_BYTES, read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ def read_prompts(path: Path) -> PromptFile:
     one is the prompt), or a plain string; an empty string stays, and is the engine's to reject. Blank lines are skipped
     and counted, a byte-order mark is dropped, lines end in LF or CRLF. Raises ConfigError naming file, line and field.
     """
-    data = _read(path).removeprefix(_BOM)
+    data = read_bytes(path, "--prompts")
     lines = data.split(b"\n")
     is_json = path.suffix.lower() in (".jsonl", ".json") or data.lstrip()[:1] == b"{"
     texts: list[str] = []
@@ -66,21 +61,6 @@ def read_prompts(path: Path) -> PromptFile:
     if not texts:
         raise ConfigError(f"--prompts {path}: the file holds no prompt")
     return PromptFile(texts, blank_lines, "jsonl" if is_json else "text")
-
-
-def _read(path: Path) -> bytes:
-    """The file's bytes. Raises ConfigError for what is missing, unreadable, too large, or no file (or pipe)."""
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
-                raise ConfigError(f"--prompts {path}: not a file")
-            data = file.read(MAX_TEXT_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"--prompts {path}: {error.strerror or error}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise ConfigError(f"--prompts {path}: the file exceeds {MAX_TEXT_BYTES} bytes")
-    return data
 
 
 def _from_json(line: str, where: str) -> str:

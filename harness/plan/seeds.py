@@ -37,6 +37,11 @@ def seed_sequence(seed: int, dimension: Dimension, *more: int) -> np.random.Seed
     return np.random.SeedSequence(seed, spawn_key=(int(dimension), *more))
 
 
+def generator(seed: int, dimension: Dimension, *more: int) -> np.random.Generator:
+    """NumPy's generator on such a stream. What it makes of a seed may change with NumPy: the plan file keeps it."""
+    return np.random.Generator(np.random.PCG64(seed_sequence(seed, dimension, *more)))
+
+
 class Uniforms:
     """Numbers strictly between 0 and 1, in 52 bits.
 

@@ -213,7 +213,8 @@ def test_each_seed_changes_its_own_dimension() -> None:
 
     assert seeds(seed=3) == [3, 3, 3]
     assert seeds(seed=3, arrival_seed=4) == [4, 3, 3]
-    assert seeds(seed=3, prompt_seed=5, length_seed=6) == [3, 5, 6]
+    made = {"prompt_kind": "random", "input_len": "uniform:1:9"}
+    assert seeds(seed=3, prompt_seed=5, length_seed=6, **made) == [3, 5, 6]
 
 
 def test_dimensions_of_one_seed_are_different_streams() -> None:

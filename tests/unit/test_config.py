@@ -27,6 +27,17 @@ def refused(**values: Any) -> str:
     return line
 
 
+#: What is no length, and what the message must hold.
+BAD_LENGTHS: list[tuple[Any, str]] = [
+    ("", "uniform:A:B"), ("x", "uniform:A:B"), ("-1", "uniform:A:B"), ("1.5", "uniform:A:B"), ("nan", "uniform:A:B"),
+    (0, "from 1 to"), ("0", "from 1 to"), ("1000001", "from 1 to"), ("9" * 5000, "uniform:A:B"),
+    ("uniform:1", "uniform:A:B"), ("uniform:0:5", "from 1 to"), ("uniform:5:4", "A <= B"), ("uniform:1.5:4", "whole"),
+    ("uniform:1:2:3:4", "uniform:A:B"), ("normal:1", "normal:M:S"), ("normal:0:5", "mean"),
+    ("normal:5:-1", "normal:M:S"), ("normal:5:1:9:2", "MIN above"), ("normal:5:1:0:2", "from 1 to"),
+    ("normal:5:1:1.5:2", "whole"), ("lognormal:0.5:5", "mean"),
+    ("lognormal:inf:5", "lognormal:M:S"), ("zipf:1", "above 1"), ("zipf:", "zipf:A"),
+    ("file:", "file:PATH"), ("poisson:5", "file:PATH"), ("\udcff", "UTF-8"),
+]  # fmt: skip
 #: A value beyond each bound, and what the message must hold beside the flag.
 BEYOND: list[tuple[str, Any, str]] = [
     ("schedule", "later", "'absolute' or 'relative'"),
@@ -146,6 +157,20 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("repeat_runs", 0, "from 1 to"),
     ("out", "", "empty"),
     ("prompts", "", "empty"),
+    ("prompt_kind", "poem", "'random'"),
+    ("prompt_seed", -1, "from 0 to"),
+    ("dataset", "", "empty"),
+    ("dataset_format", "alpaca", "'gsm8k'"),
+    ("prompt_field", "\udcff", "UTF-8"),
+    ("output_field", "\udcff", "UTF-8"),
+    *(("turns", value, "all or an integer from 1") for value in ("", "0", -1, "1.5", "9" * 500, True, "some")),
+    ("session_think_ms", -1, "from 0 to"),
+    ("session_think_ms", "nan", "finite"),
+    ("length_seed", 2**63, "from 0 to"),
+    ("corpus", "", "empty"),
+    ("prefix_groups", 0, "from 1 to"),
+    ("prefix_len", 0, "from 1 to"),
+    *((flag, value, allowed) for flag in ("input_len", "output_len") for value, allowed in BAD_LENGTHS),
     ("plan", "", "empty"),
     ("prompt", "\udcff", "UTF-8"),
     ("out", "\udcff", "UTF-8"),
@@ -218,7 +243,11 @@ def test_a_prompt_file_decides_the_number_of_requests_unless_told() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("rate", 1), ("submit_interval_ms", 250), ("num_requests", 64), ("prompts", "f"), ("prompt", "Hello"),
-     ("prompt_repeats", "32"), ("unique_prompts", True), ("max_new_tokens", 4), ("pretok", True)],
+     ("prompt_repeats", "32"), ("unique_prompts", True), ("max_new_tokens", 4), ("pretok", True),
+     ("input_len", 5), ("output_len", 5), ("length_seed", 1), ("prompt_kind", "random"), ("prompt_seed", 1),
+     ("corpus", "f"), ("prefix_groups", 2), ("prefix_len", 2),
+     ("dataset", "f"), ("dataset_format", "csv"), ("prompt_field", "q"), ("output_field", "a"), ("turns", 2),
+     ("session_think_ms", 1)],
 )  # fmt: skip
 def test_a_plan_refuses_what_it_decides_and_names_both(field: str, value: Any) -> None:
     line = refused(plan="plan.npz", **{field: value})

@@ -10,7 +10,7 @@ import pytest
 
 from harness.common.errors import ConfigError
 from harness.config import RunConfig
-from harness.plan import prompts
+from harness.plan import files
 from harness.plan.build import build_texts
 from harness.plan.prompts import construct, read_prompts
 from helpers import ROOT
@@ -153,7 +153,7 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_the_memory_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "MAX_TEXT_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 10)
     assert "exceeds 10 bytes" in refused(file_of(tmp_path, "x" * 11))
 
 
