@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.common.errors import ConfigError
+from harness.common.limits import MAX_REQUESTS
 from harness.plan import files
 from harness.plan.files import BOM, decode_lines, read_bytes
 
@@ -109,7 +110,12 @@ def _parquet(data: bytes, where: str) -> Iterator[Record]:
     except ImportError:
         raise ConfigError(f"{where}: Parquet needs the package pyarrow, which is not installed") from None
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(data))
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
+        about = file.metadata
+        size = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+        if size > files.MAX_TEXT_BYTES or about.num_rows > MAX_REQUESTS:
+            raise ConfigError(f"{where}: {about.num_rows} rows of {size} bytes are too many")
+        table = file.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(f"{where}: cannot be read as Parquet ({' '.join(str(error).split())[:120]})") from None
     row = 0
@@ -121,5 +127,6 @@ def _parquet(data: bytes, where: str) -> Iterator[Record]:
 
 def type_word(value: object) -> str:
     """What a JSON value is, as a complaint names it."""
-    words = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return words.get(type(value), "a number")
+    words = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null",
+             int: "a number", float: "a number", bytes: "bytes"}  # fmt: skip
+    return words.get(type(value), type(value).__name__)

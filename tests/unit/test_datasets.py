@@ -102,6 +102,22 @@ def test_think_times_come_from_the_file(tmp_path: Path, think: Any, times: tuple
     assert tuple(turn.think_ms for turn in turns_of(path)[0]) == times
 
 
+def test_parquet_cells_that_are_no_text_are_named_for_what_they_are(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "d.parquet"
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"prompt": [b"a"]}), path)
+    with pytest.raises(ConfigError, match="row 1: field 'prompt' must be a string, not bytes"):
+        turns_of(path)
+
+
+def test_messages_of_a_parquet_file_are_read(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "d.parquet"
+    talk = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"messages": [talk]}), path)
+    assert turns_of(path) == [(Turn("Q", "A"),)]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fields", "words"),
     [
@@ -111,6 +127,9 @@ def test_think_times_come_from_the_file(tmp_path: Path, think: Any, times: tuple
         ("d.jsonl", '{"prompt": "a"}\n{"pro', {}, ("line 2", "not valid JSON")),
         ("d.jsonl", '{"prompt": "a"}', {"output": "n"}, ("line 1", "'n'")),
         ("d.jsonl", '{"prompt": "a", "n": 0}', {"output": "n"}, ("line 1", "'n'", "from 1 to")),
+        ("d.jsonl", '{"prompt": "a", "n": 1' + "0" * 40 + "}", {"output": "n"}, ("'n'", "from 1 to")),
+        ("d.jsonl", '{"prompt": "a", "n": 1' + "0" * 5000 + "}", {"output": "n"}, ("line 1", "not valid JSON")),
+        ("d.csv", "prompt\na\0b\n", {"output": "n"}, ("'n'",)),
         ("d.jsonl", '{"prompt": "a", "n": 1.5}', {"output": "n"}, ("line 1", "'n'")),
         ("d.jsonl", '{"prompt": "a", "n": true}', {"output": "n"}, ("line 1", "a boolean")),
         ("d.jsonl", '{"prompt": "\\ud800"}', {}, ("line 1", "surrogate")),
