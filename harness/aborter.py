@@ -2,11 +2,13 @@
 
 It sits in the harness, with a connection of its own to the engine, and reads the submitter's stamps: the pacer knows
 nothing of it. Messages of two connections have no order, so an abort may arrive before its request; the engine holds it
-for that case. Every request has the same patience and they leave in order, so only the oldest open one is looked at.
+for that case. Every request has the same patience; where they leave in order, only the oldest open one is looked at,
+where they wait for the ends of others, all of them.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import zmq
 
 from harness.common.collector import CONTROL_WORDS, Collector, Int64Array
@@ -28,16 +30,25 @@ class Aborter:
         self._status = collector.column("receiver_status")
         self._after_ns = after_ns
         self._row = self._end = self._first_row = 0
+        self._in_order = True
         self._earliest: list[int] = []
+        self._open: Int64Array = np.zeros(0, dtype=np.int64)  # rows that may yet be given up, where order says nothing
 
-    def begin(self, first_row: int, offsets_ns: Int64Array, t0_ns: int) -> None:
-        """A run begins whose request i is row first_row + i and leaves no earlier than t0_ns + offsets_ns[i]."""
+    def begin(self, first_row: int, offsets_ns: Int64Array, t0_ns: int, *, in_order: bool = True) -> None:
+        """A run begins whose request i is row first_row + i and leaves no earlier than t0_ns + offsets_ns[i].
+
+        in_order: no request leaves before an earlier one; else the offsets say nothing.
+        """
+        self._in_order = in_order
+        self._open = np.arange(first_row, first_row + len(offsets_ns))
         self._row = self._first_row = first_row
         self._end = first_row + len(offsets_ns)
         self._earliest = (offsets_ns + (t0_ns + self._after_ns)).tolist()
 
     def act(self, now: int) -> int:
         """Abort what is due; returns in how many ns it wants to be called again."""
+        if not self._in_order:
+            return self._act_on_all(now)
         while self._row < self._end:
             row = self._row
             result = int(self._send_result[row])
@@ -51,6 +62,17 @@ class Aborter:
                     self._give_up(row)
             self._row = row + 1
         return IDLE_NS
+
+    def _act_on_all(self, now: int) -> int:
+        rows = self._open
+        result, status = self._send_result[rows], self._status[rows]
+        settled = (result > SendResult.SENT) | (status != Status.NONE)
+        left = np.where(result == SendResult.SENT, self._sent[rows] + self._after_ns - now, self._after_ns)
+        for row in rows[~settled & (left <= 0)].tolist():
+            self._give_up(row)
+        waiting = ~settled & (left > 0)
+        self._open = rows[waiting]
+        return int(left[waiting].min(initial=min(self._after_ns, IDLE_NS)))
 
     def close(self) -> None:
         self._socket.close(linger=0)

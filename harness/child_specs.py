@@ -8,6 +8,7 @@ from harness.common.protocol import Sampling
 from harness.common.specs import EngineOptions, EngineSpec, NullSpec, SubmitterSpec
 from harness.config import RunConfig
 from harness.cores import Placement
+from harness.plan.closed_loop import cap_of
 
 
 def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
@@ -79,4 +80,5 @@ def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
         cores=list(placement.submitter),
         own_core=set(placement.submitter).isdisjoint(placement.engine),
         sampling=list(sampling_of(config)),
+        max_concurrency=cap_of(config) or 0,
     )

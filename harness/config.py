@@ -31,6 +31,7 @@ from harness.config_values import (
     StopIds,
     StopStrings,
     Text,
+    ThinkTime,
     Toggle,
     Tokens,
     Turns,
@@ -48,9 +49,10 @@ class RunConfig(BaseModel):
     """All settings of a run. Raises ConfigError, one line naming the flag and what it allows, for anything else.
 
     `num_requests` None: as many as `prompts`, `dataset` or `plan` hold, or as fit `duration_s` or the steps of `rate`.
-    Exactly one of `submit_interval_ms` (0: burst) and `rate` (requests per second; text: a ramp or steps,
-    `harness.rate_text`) is set, none with `plan`. Seeds that are None are `seed`; `harness.plan.seeds` keeps what they
-    seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None
+    Exactly one of `submit_interval_ms` (0: burst), `rate` (requests per second; text: a ramp or steps,
+    `harness.rate_text`) and `think_time` (ms as text; closed loop) is set, none with `plan`. `max_concurrency`: users
+    of a closed loop, else the most requests in flight. Seeds that are None are `seed`; `harness.plan.seeds` keeps what
+    they seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None
     are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
     """
 
@@ -61,6 +63,8 @@ class RunConfig(BaseModel):
     arrival: Literal["constant", "poisson", "gamma", "weibull", "mmpp", "ramp", "steps", "sine", "burst"] = "constant"
     submit_interval_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     rate: Rate | None = None
+    max_concurrency: Count | None = None
+    think_time: ThinkTime | None = None
     num_requests: Count | None = None
     duration_s: Duration | None = None
     spacing: Literal["even", "poisson"] | None = None
@@ -163,10 +167,12 @@ class RunConfig(BaseModel):
         if not isinstance(values, dict) or values.get("plan") is not None:
             return values
         filled = dict(values)
-        if filled.get("arrival") is None:
+        closed = filled.get("think_time") is not None
+        if filled.get("arrival") is None and not closed:
             filled["arrival"] = implied_arrival(filled) or "constant"
-        arrival = filled["arrival"]
-        if filled.get("submit_interval_ms") is None and filled.get("rate") is None and arrival not in ("ramp", "steps"):
+        arrival = filled.get("arrival")
+        timed = closed or arrival in ("ramp", "steps")
+        if filled.get("submit_interval_ms") is None and filled.get("rate") is None and not timed:
             filled["submit_interval_ms"] = 0.0 if arrival == "burst" else DEFAULT_INTERVAL_MS
         ends = filled.get("duration_s") is not None or arrival == "steps"
         from_file = filled.get("prompts") is not None or filled.get("dataset") is not None
@@ -182,7 +188,10 @@ class RunConfig(BaseModel):
                 raise ConfigError(f"{flag_of(given[0])} and {flag_of(given[1])} exclude each other: {reason}")
         if self.pretok and self.tokenize_workers:
             raise ConfigError("--tokenize-workers does nothing with --pretok: everything is tokenized before the run")
-        if self.plan is None:
+        if self.schedule == "relative" and (self.max_concurrency or self.think_time):
+            name = "max_concurrency" if self.max_concurrency else "think_time"
+            raise ConfigError(f"{flag_of(name)} and --schedule relative exclude each other: {_OPEN_ONLY}")
+        if self.plan is None and self.think_time is None:
             check_arrival_flags(self)
         check_engine_flags(self)
         check_prompt_flags(self)
@@ -200,14 +209,17 @@ class RunConfig(BaseModel):
 
 
 _BY_PLAN = "the plan file decides the load"
+_OPEN_ONLY = "the relative clock runs from send to send, whatever has ended"
+_BY_ENDS = "in a closed loop a request is due when an earlier one has ended"
 _BY_FILE = "the prompts come from the file"
 _CONFLICTS: tuple[tuple[tuple[str, str], str], ...] = (
     (("rate", "submit_interval_ms"), "both set the time between requests"),
     (("output_len", "max_new_tokens"), "both set the tokens to generate"),
+    *((("think_time", name), _BY_ENDS) for name in ("rate", "submit_interval_ms", "turns", *ARRIVALS_BY_PLAN)),
     (("kv_blocks", "kv_memory"), "both set the size of the KV cache"),
     *((("plan", name), _BY_PLAN) for name in (
-        "rate", "submit_interval_ms", "num_requests", "prompts", "max_new_tokens", "pretok", *CONSTRUCTION,
-        *ARRIVALS_BY_PLAN, *PROMPTS_BY_PLAN,
+        "rate", "submit_interval_ms", "think_time", "num_requests", "prompts", "max_new_tokens", "pretok",
+        *CONSTRUCTION, *ARRIVALS_BY_PLAN, *PROMPTS_BY_PLAN,
     )),
     *((("prompts", name), _BY_FILE) for name in CONSTRUCTION),
 )  # fmt: skip

@@ -28,6 +28,7 @@ _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
 _MEMORY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([KMGT]i?)?B?", re.ASCII)
+_THINK_TIME = re.compile(r"(exp:)?[0-9]{1,12}(\.[0-9]{0,9})?", re.ASCII)
 _UNITS = {"": 1} | {
     letter + suffix: base**power
     for power, letter in enumerate("KMGT", start=1)
@@ -110,6 +111,15 @@ def _turns(value: object) -> object:
     raise ValueError(f"must be all or an integer from 1 to {MAX_TURNS}, not {str(value)[:40]!r}")
 
 
+def _think_time(value: object) -> object:
+    """MS or exp:MS; the longest is what a plan may span."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = repr(value)
+    if isinstance(value, str) and not _THINK_TIME.fullmatch(value):
+        raise ValueError(f"must be a number of ms, or exp:MS for exponential think times of that mean, not {value!r}")
+    return value
+
+
 def _memory(value: object) -> object:
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value.strip())
@@ -177,6 +187,7 @@ StopIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...], Befor
 StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop)]
 Turns = Annotated[int | str, BeforeValidator(_turns)]
 LengthText = Annotated[str, BeforeValidator(_length)]
+ThinkTime = Annotated[str, BeforeValidator(_think_time)]
 Memory = Annotated[int | None, BeforeValidator(_memory)]
 Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
 Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]

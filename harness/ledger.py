@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from harness.common.collector import Int64Array
 from harness.common.stamps import STAMPS, FinishReason, Ledger
+from harness.gates import gated_due, in_flight_at_send
 from harness.records import RunRecord
 from harness.statistics import percentile
 
@@ -58,15 +59,18 @@ def ttft_values(record: RunRecord) -> Int64Array:
     return record.columns["t_delivered"] - record.columns["t_intended"]
 
 
-def audit_run(record: RunRecord, ledger: Ledger, *, relative: bool, killed: bool = False) -> Audit:
+def audit_run(
+    record: RunRecord, ledger: Ledger, *, relative: bool, killed: bool = False, cap: int | None = None
+) -> Audit:
     """Check every row of a run against the ledger's chains.
 
     relative: the plan's clock runs from the end of the previous send call. killed: the session ended by a process
     being killed, so the one message in the act of being sent may have reached the engine without a submitter stamp.
+    cap: most requests that may be in flight.
     """
     count = 0
     examples: list[Violation] = []
-    for breach in _breaches(record, ledger, relative, killed):
+    for breach in _breaches(record, ledger, relative, killed, cap):
         rows = np.flatnonzero(breach.rows)
         count += len(rows)
         for i in rows[: max(0, MAX_EXAMPLES - len(examples))]:
@@ -76,8 +80,9 @@ def audit_run(record: RunRecord, ledger: Ledger, *, relative: bool, killed: bool
     return Audit(count, tuple(examples))
 
 
-def _breaches(record: RunRecord, ledger: Ledger, relative: bool, killed: bool) -> Iterator[_Breach]:
+def _breaches(record: RunRecord, ledger: Ledger, relative: bool, killed: bool, cap: int | None) -> Iterator[_Breach]:
     yield _intended_breach(record, relative)
+    yield _slot_breach(record, cap)
     yield from _order_breaches(record, ledger, killed)
     yield _finish_breach(record, ledger)
     yield from _missing_breaches(record)
@@ -87,7 +92,7 @@ def _breaches(record: RunRecord, ledger: Ledger, relative: bool, killed: bool) -
 def _intended_breach(record: RunRecord, relative: bool) -> _Breach:
     """The intended time is a function of the plan, so a wrong one shows; it is the origin of every latency."""
     intended = record.columns["t_intended"]
-    expected = record.t0_ns + record.offsets_ns
+    expected = gated_due(record)
     known = np.ones(record.rows, dtype=np.bool_)
     if relative and record.rows > 1:
         previous_sent = record.columns["t_sent"][:-1]
@@ -95,6 +100,18 @@ def _intended_breach(record: RunRecord, relative: bool) -> _Breach:
         known[1:] = previous_sent != 0
     wrong = known & (intended != 0) & (intended != expected)
     return _Breach("t_intended", wrong, "is {b} ns, the plan says {a} ns", expected, intended)
+
+
+def _slot_breach(record: RunRecord, cap: int | None) -> _Breach:
+    """A cap holds at every send; without one, and without a predecessor, nothing is waited for."""
+    if cap is not None:
+        in_flight = in_flight_at_send(record)
+        limit = np.full(record.rows, cap, dtype=np.int64)
+        return _Breach("t_slot", in_flight > cap, "{b} requests were in flight where {a} may be", limit, in_flight)
+    intended, slot = record.columns["t_intended"], record.columns["t_slot"]
+    free = np.ones(record.rows, dtype=np.bool_) if record.after is None else record.after < 0
+    waited = free & (slot != 0) & (slot != intended)
+    return _Breach("t_slot", waited, "is {difference} ns where nothing is waited for", intended, slot)
 
 
 def _order_breaches(record: RunRecord, ledger: Ledger, killed: bool) -> Iterator[_Breach]:

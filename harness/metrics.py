@@ -11,7 +11,7 @@ import numpy as np
 from harness.arrival_check import ArrivalReport, check_arrivals
 from harness.common.clock import NS_PER_S
 from harness.common.collector import Int64Array
-from harness.common.stamps import Ledger, Status
+from harness.common.stamps import CAP_WAIT, Ledger, Status
 from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.plan.schedules import Schedule
@@ -30,7 +30,8 @@ class Conditions:
     relative: relative schedule. nominal_rate: requests per s of the plan, None for a burst.
     wire_measured: a thread without the GIL stamped t_wire (else t_wire is t_ingress, and waits for the GIL hide in
     transit). killed: the session ended by a process being killed. arrival, process: the word of the arrival process
-    that planned the offsets, and the process; None for a plan file. slos: what was asked to be kept.
+    that planned the offsets, and the process; None for a plan file. slos: what was asked to be kept. max_concurrency:
+    most requests in flight, or None.
     """
 
     relative: bool
@@ -40,6 +41,7 @@ class Conditions:
     arrival: str | None = None
     process: Schedule | None = None
     slos: tuple[Slo, ...] = ()
+    max_concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class RunMetrics:
 def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> RunMetrics:
     """All figures of a run."""
     columns = record.columns
+    shown = _shown(ledger, record, conditions)
     sent, completed = record.sent, record.completed
     submit_wall = _span(columns["t_send"][sent], columns["t_sent"][sent])
     finished = completed & (columns["t_finished"] != 0)
@@ -111,7 +114,7 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
     }
     return RunMetrics(
         record=record,
-        values=metric_values(record, ledger, conditions),
+        values=metric_values(record, shown, conditions),
         counts=_counts(record),
         rate={
             "nominal": conditions.nominal_rate,
@@ -126,14 +129,23 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         submit_wall_ns=submit_wall,
         duration_ns=duration,
         busy=_busy(record),
-        audit=audit_run(record, ledger, relative=conditions.relative, killed=conditions.killed),
-        ledger=ledger_json(record, ledger, () if conditions.wire_measured else ("ingress_wait",)),
+        audit=audit_run(
+            record, ledger, relative=conditions.relative, killed=conditions.killed, cap=conditions.max_concurrency
+        ),
+        ledger=ledger_json(record, shown, () if conditions.wire_measured else ("ingress_wait",)),
         arrivals=check_arrivals(
             record.offsets_ns, sent, columns["t_send"][sent] - record.t0_ns, conditions.arrival, conditions.process
         ),
         slo=slo_json(record, conditions.slos, duration),
         backlog_growth=_growth(columns["t_intended"][finished], columns["t_finished"][finished]),
     )
+
+
+def _shown(ledger: Ledger, record: RunRecord, conditions: Conditions) -> Ledger:
+    """The ledger without `cap_wait` where nothing can be waited for: the part is 0 then, which the audit checks."""
+    if record.gated or conditions.max_concurrency is not None:
+        return ledger
+    return ledger._replace(parts=tuple(part for part in ledger.parts if part.name != CAP_WAIT))
 
 
 def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> dict[str, NumberArray | None]:
@@ -145,7 +157,7 @@ def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> 
     values: dict[str, NumberArray | None] = {"ttft": ttft_values(record)[done]}
     values["ttft_from_submit"] = (c["t_delivered"] - c["t_send"])[done]
     values.update({name: part[done] for name, part in parts.items()})
-    values["submit_lag"] = (c["t_send"] - c["t_intended"])[sent]
+    values["submit_lag"] = (c["t_send"] - c["t_slot"])[sent]
     values["add_request"] = (c["t_sent"] - c["t_send"])[sent]
     values["drift"] = (c["t_send"] - record.t0_ns - record.offsets_ns)[sent] if conditions.relative else None
     values["wire_offset"] = (c["t_wire"] - c["t_intended"])[done]

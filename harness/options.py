@@ -53,6 +53,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
                "350)"),
         _value("--rate", "R", "requests per second, in place of --submit-interval-ms; START:END is a ramp, "
                "5x30s,10x30s are steps"),
+        _value("--max-concurrency", "K", "most requests in flight, one that is due waits for a slot (default: no "
+               "limit); with --think-time: the number of users (default 1)"),
+        _value("--think-time", "MS", "closed loop in place of a rate: each user sends its next request so long after "
+               "the end of its last one; exp:MS draws exponential times of that mean"),
         _value("--num-requests", "N", "requests of a run (default 64; with --prompts or --dataset: all of the "
                "file, and more than that cycle over them; with --duration or steps: what they hold)"),
         _value("--duration", "S", "plan requests for so many seconds; with --num-requests, what comes first ends it",

@@ -9,14 +9,14 @@ from harness.common.stamps import RECEIVER_COLUMNS, Status
 from harness.common.wire import Wire
 
 _CELL = {name: i for i, name in enumerate(RECEIVER_COLUMNS)}
-DELIVERED, FINISHED, STATUS, TOKENS = (
-    _CELL[name] for name in ("t_delivered", "t_finished", "receiver_status", "received_tokens")
+DELIVERED, FINISHED, STATUS, TOKENS, ENDED = (
+    _CELL[name] for name in ("t_delivered", "t_finished", "receiver_status", "received_tokens", "t_ended")
 )
 MAX_COMPLAINTS_KEPT = 100
 
 
 class Receiver:
-    """Owned by: the harness's main thread; the only writer of the receiver block's first four columns."""
+    """Owned by: the harness's main thread; the only writer of the receiver block but for its two close columns."""
 
     def __init__(self, wire: Wire, collector: Collector) -> None:
         self._wire = wire
@@ -62,6 +62,7 @@ class Receiver:
             cells[base + STATUS] = event.status
             if event.status == Status.COMPLETED and event.tokens:
                 cells[base + FINISHED] = t_wire
+            cells[base + ENDED] = t_wire  # before the count: a pacer looks at the rows when the count has changed
             self._count("finished")
             self.terminal += 1
 

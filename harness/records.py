@@ -39,6 +39,7 @@ class RunRecord:
     status, error_code, error_a, error_b: int64[R], final (see `harness.common.stamps`).
     itl_ns: int64[G], gaps between consecutive tokens of a request, over completed requests with a whole token log.
     steps: int64[S] by column name of the step table, the steps of this run.
+    after, think_ns: int64[R] of a gated plan (see `LoadPlan`), else None.
     """
 
     index: int
@@ -53,10 +54,17 @@ class RunRecord:
     error_b: Int64Array
     itl_ns: Int64Array
     steps: Mapping[str, Int64Array]
+    after: Int64Array | None = None
+    think_ns: Int64Array | None = None
 
     @property
     def rows(self) -> int:
         return len(self.status)
+
+    @property
+    def gated(self) -> bool:
+        """Whether some request waits for another one's end."""
+        return self.after is not None and bool((self.after >= 0).any())
 
     @property
     def sent(self) -> BoolArray:
@@ -163,6 +171,8 @@ def _read_run(
         error_b=b,
         itl_ns=_token_gaps(log, first, columns["output_tokens"], status == Status.COMPLETED),
         steps={name: column[of_run] for name, column in steps.items()},
+        after=None if plan.after is None else plan.after[:rows].astype(np.int64),
+        think_ns=None if plan.think_ns is None else plan.think_ns[:rows].astype(np.int64),
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from harness.common import control as words
 from harness.common.clock import NS_PER_MS, NS_PER_S, Clock
 from harness.common.collector import RUN_T0_CELL
 from harness.common.errors import ProtocolError, RunError
-from harness.common.stamps import EndReason, SendResult
+from harness.common.stamps import SUBMITTER_COLUMNS, EndReason, SendResult
+from harness.gates import longest_gap_ns
 from harness.layout import RunSpan
+from harness.plan.closed_loop import cap_of
 from harness.progress import REFRESH_S, Progress, Snapshot
 from harness.session import Session
 from harness.watch import Counters, Watch
@@ -18,6 +18,7 @@ from harness.watch import Counters, Watch
 T0_AHEAD_NS = 200 * NS_PER_MS
 ARM_TIMEOUT_S = 600.0
 POLL_S = 0.05
+_SEND, _RESULT, _SLOT = (SUBMITTER_COLUMNS.index(name) for name in ("t_send", "send_result", "t_slot"))
 
 
 def read_counters(session: Session) -> Counters:
@@ -43,18 +44,22 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
     session.events.send(session.submitter, words.ARM, first_row=span.first_row, rows=span.rows)
     session.events.expect(session.submitter, words.ARMED, ARM_TIMEOUT_S)
     drain_s = session.config.drain_timeout_s
+    plan, cap = session.plan, cap_of(session.config)
     watch = Watch(
         base=read_counters(session),
         stall_ns=stall_ns,
-        longest_gap_ns=_longest_gap(session.plan.offsets_ns[: span.rows]),
+        longest_gap_ns=longest_gap_ns(plan, span.rows),
         drain_ns=None if drain_s is None else int(drain_s * NS_PER_S),
         now=clock() + T0_AHEAD_NS,
+        reacts=plan.gated or cap is not None,
     )
     session.collector.set_word("current_run", span.index)
     t0 = clock() + T0_AHEAD_NS
+    if cap is not None and not plan.gated:
+        watch.all_due_at = t0 + int(plan.offsets_ns[span.rows - 1])
     session.collector.control[RUN_T0_CELL + span.index] = t0
     if session.aborter is not None:
-        session.aborter.begin(span.first_row, session.plan.offsets_ns[: span.rows], t0)
+        session.aborter.begin(span.first_row, plan.offsets_ns[: span.rows], t0, in_order=not plan.gated)
     session.events.send(session.submitter, words.START, t0_ns=t0)
     return _take_results(session, span, watch, progress, clock)
 
@@ -92,12 +97,7 @@ def _snapshot(session: Session, span: RunSpan, watch: Watch, title: str, tokens_
     lag_us = None
     if handled:
         row = session.collector.submitter[span.first_row + handled - 1]
-        if row[3] == SendResult.SENT:
-            lag_us = float(row[1] - row[0]) / 1000
+        if row[_RESULT] == SendResult.SENT:
+            lag_us = float(row[_SEND] - row[_SLOT]) / 1000
     completed = counters.received_terminal - watch.base.received_terminal
     return Snapshot(title, span.rows, handled, completed, tokens_per_s, lag_us)
-
-
-def _longest_gap(offsets_ns: np.ndarray) -> int:
-    gaps = np.diff(offsets_ns, prepend=0)
-    return int(gaps.max(initial=0))

@@ -37,6 +37,8 @@ class Watch:
     longest_gap_ns: int  # longest planned pause between two sends
     drain_ns: int | None
     now: int
+    reacts: bool = False  # ends of requests decide when others leave: the submitter may rightly wait for the engine
+    all_due_at: int = 0  # by then every request of a capped plan is due, whatever waits for a slot; 0: not known
     sent_at: int = 0  # when the submitter said that it was through; 0: it is still pacing
     _engine_seen: tuple[int, ...] = ()
     _engine_since: int = 0
@@ -55,11 +57,12 @@ class Watch:
         signature = (counters.steps, counters.terminal, counters.receiver_messages)
         if signature != self._engine_seen or outstanding <= 0:
             self._engine_seen, self._engine_since = signature, now
-        if counters.handled != self._handled_seen:
+        if counters.handled != self._handled_seen or (self.reacts and outstanding > 0):
             self._handled_seen, self._handled_since = counters.handled, now
         if self.sent_at and _settled(counters) and now - self._engine_since >= SETTLE_NS:
             return EndReason.DONE
-        if self.drain_ns is not None and self.sent_at and now - self.sent_at >= self.drain_ns:
+        draining_since = self.sent_at or self.all_due_at
+        if self.drain_ns is not None and draining_since and now - draining_since >= self.drain_ns:
             return EndReason.DRAIN_TIMEOUT
         if outstanding > 0 and now - self._engine_since >= self.stall_ns:
             return EndReason.STALLED

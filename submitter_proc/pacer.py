@@ -23,7 +23,7 @@ LAST_SLEEP_NS = 1_000_000
 #: libzmq's I/O thread, which shares the pacer's core, runs about so long for a message: no yield this close to a
 #: deadline, unless it has not been let in for IO_STARVE_NS.
 IO_RUN_NS, IO_STARVE_NS = 60_000, 250_000
-INTENDED, SEND, SENT, RESULT, ERRNO = (SUBMITTER_COLUMNS.index(name) for name in SUBMITTER_COLUMNS)
+INTENDED, SEND, SENT, RESULT, ERRNO, SLOT = (SUBMITTER_COLUMNS.index(name) for name in SUBMITTER_COLUMNS)
 
 
 class Waiting(NamedTuple):
@@ -92,6 +92,7 @@ class PythonPacer:
                 return PaceEnd(i, 0)
             row = stamps[i]
             row[INTENDED] = deadline  # before the send: a kill in between must not leave a message without its stamps
+            row[SLOT] = deadline  # nothing but the clock holds a request of an open loop back
             row[SEND] = now
             errno = self._send(frames[starts[i] : starts[i + 1]])
             if errno == codes.EINTR:

@@ -21,6 +21,7 @@ from submitter_proc.pacer import (
     SEND,
     SENT,
     SLICE_NS,
+    SLOT,
     PaceEnd,
     Waiting,
 )
@@ -109,6 +110,7 @@ def _build_pace() -> Any:
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             control[spin_ns] += now - woke
             stamps[i, INTENDED] = deadline  # before the send: a kill in between must not leave a message unstamped
+            stamps[i, SLOT] = deadline
             stamps[i, SEND] = now
             errno = 0
             for _ in range(2):

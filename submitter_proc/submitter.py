@@ -15,13 +15,14 @@ from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
 from harness.common.nogil import NogilUnavailableError
-from harness.common.plan_file import load_plan
+from harness.common.plan_file import LoadPlan, load_plan
 from harness.common.processes import defer_io_threads, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, push_socket, wait_until_connected
 from harness.common.specs import Preparation, SubmitterSpec
 from submitter_proc.calibrate import Calibration, calibrate
 from submitter_proc.frames import pack_run
+from submitter_proc.gated import GatedPacer, GatedPythonPacer, gates_of
 from submitter_proc.pacer import Pacer, PythonPacer, Waiting, zmq_sender
 
 CONNECT_TIMEOUT_S = 10.0
@@ -55,6 +56,15 @@ def make_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Col
     from submitter_proc.pacer_compiled import CompiledPacer
 
     return CompiledPacer(compiled.loop, socket, collector.control)
+
+
+def make_gated_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Collector) -> GatedPacer:
+    """The same for a load that reacts; where the open loop's compiled pacer could be had, so can this one."""
+    if compiled.loop is None:
+        return GatedPythonPacer(zmq_sender(socket), collector.control, monotonic_ns)
+    from submitter_proc.gated_compiled import GatedCompiledPacer, compile_gated
+
+    return GatedCompiledPacer(compile_gated(), socket, collector.control)
 
 
 def choose_waiting(wait: str, own_core: bool, relative: bool, calibration: Calibration) -> tuple[str, Waiting]:
@@ -96,7 +106,9 @@ class Submitter:
             socket.close()
             context.term()
 
-    def _paces(self, plan: Any, collector: Collector, socket: zmq.Socket[bytes]) -> None:
+    def _paces(self, plan: LoadPlan, collector: Collector, socket: zmq.Socket[bytes]) -> None:
+        cap = self._spec.max_concurrency
+        gated = make_gated_pacer(self._compiled, socket, collector) if plan.gated or cap else None
         pacer = make_pacer(self._compiled, socket, collector)
         wait, waiting = choose_waiting(self._spec.wait, self._spec.own_core, self._spec.relative, self._calibration)
         report = {
@@ -116,12 +128,14 @@ class Submitter:
             elif message.kind == words.ARM:
                 first, rows = message.body["first_row"], message.body["rows"]
                 packed = pack_run(plan, sampling, first, rows, collector.submitter)
+                gates = gates_of(plan, rows, collector.receiver[first : first + rows], cap)
                 gc.collect()
                 gc.freeze()
                 gc.disable()
                 self._channel.send(words.ARMED)
                 start = self._channel.expect(words.START, timeout_s=86_400)
-                end = pacer.run(packed, start.body["t0_ns"], waiting)
+                t0 = start.body["t0_ns"]
+                end = gated.run(packed, gates, t0, waiting) if gated else pacer.run(packed, t0, waiting)
                 collector.control[CONTROL_WORDS["submitter_done_runs"]] += 1
                 self._channel.send(words.RUN_SENT, handled=end.handled, errno=end.errno)
                 gc.enable()

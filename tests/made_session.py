@@ -19,6 +19,7 @@ T0 = 1_000_000_000_000
 GAP = 1_000_000
 #: ns of each part of TTFT on every row, in ledger order; TTFT is their sum, 10_450_360 ns.
 PARTS = {
+    "cap_wait": 0,
     "submit_lag": 40,
     "transit": 90_000,
     "ingress_wait": 3_000,
@@ -30,7 +31,7 @@ PARTS = {
     "delivery": 100_000,
 }
 TTFT = sum(PARTS.values())
-STAMPS_AFTER_SEND = STAMPS[1:]
+STAMPS_AFTER_SEND = STAMPS[2:]
 SEND_CALL = 9_000
 TOKEN_GAP = 2_000_000
 FINISH = 150_000  # last token to its delivery
@@ -114,14 +115,14 @@ def _fill_run(collector: Collector, k: int, n: int, tokens: int, *, relative: bo
 def _fill_row(collector: Collector, row: int, intended: int, tokens: int) -> int:
     """Stamp a completed row; returns the time of its first token."""
     at, stamps = intended, {"t_intended": intended}
-    ends = ("t_send", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued", "t_scheduled",
+    ends = ("t_slot", "t_send", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued", "t_scheduled",
             "t_first_token", "t_delivered")  # fmt: skip
     for name, part in zip(ends, PARTS.values(), strict=True):
         at += part
         stamps[name] = at
     stamps["t_sent"] = stamps["t_send"] + SEND_CALL
     stamps["t_last_token"] = stamps["t_first_token"] + (tokens - 1) * TOKEN_GAP
-    stamps["t_finished"] = stamps["t_last_token"] + FINISH
+    stamps["t_finished"] = stamps["t_ended"] = stamps["t_last_token"] + FINISH
     values = {
         **stamps,
         "send_result": SendResult.SENT,

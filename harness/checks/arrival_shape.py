@@ -22,6 +22,8 @@ _HIGHEST_LOAD = 0.95  # Kingman's formula has a pole at 1, and "busy" overstates
 
 def _plan_shape(context: CheckContext) -> Reading:
     report = context.measured.arrivals
+    if context.measured.record.gated:
+        return Reading(None, "requests wait for the ends of others: no process plans them")
     plan = report.plan
     if report.process is None:
         return Reading(None, "the plan comes from a file, which does not say what process it is of")
@@ -47,6 +49,8 @@ def _shape_ratios(plan: ArrivalFigures) -> list[tuple[str, float]]:
 
 def _gap_shift(context: CheckContext) -> Reading:
     run = context.measured
+    if context.reacts:
+        return Reading(None, "requests wait for the ends of others: the gaps are not the submitter's to keep")
     shift = run.arrivals.shift
     delta = shift.delta_ca2
     if delta is None or shift.planned_ca2 is None:

@@ -50,6 +50,11 @@ class CheckContext:
     run: RunMetrics | None = None
 
     @property
+    def reacts(self) -> bool:
+        """Whether ends of requests decide when others leave: a cap or a closed loop."""
+        return self.measured.record.gated or self.session.plan.get("max_concurrency") is not None
+
+    @property
     def measured(self) -> RunMetrics:
         """The run of a check whose scope is a run."""
         if self.run is None:

@@ -28,6 +28,8 @@ def _submit_lag(context: CheckContext) -> Reading:
 
 
 def _lag_of_gap(context: CheckContext) -> Reading:
+    if context.measured.record.gated:
+        return Reading(None, "a closed loop plans no gaps")
     lag, offsets = _lag_p99_us(context), context.measured.record.offsets_ns
     gap = float(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1) / 1e3 if len(offsets) else 0.0
     if lag is None or gap == 0.0:
@@ -36,10 +38,16 @@ def _lag_of_gap(context: CheckContext) -> Reading:
 
 
 def _rate_error(context: CheckContext) -> Reading:
-    """The plan's own rate over the requests that were sent, so that a run cut short is judged on what it sent."""
+    """The plan's own rate over the requests that were sent, so that a run cut short is judged on what it sent.
+
+    Under a cap: the rate at which the cap let requests go (`t_slot`); the plan's own is not the submitter's to keep.
+    """
     record = context.measured.record
+    if record.gated:
+        return Reading(None, "a closed loop promises no rate: requests wait for the ends of others")
+    capped = context.session.plan.get("max_concurrency") is not None
     offered = offered_rate(record.columns["t_send"][record.sent])
-    planned_ns = record.offsets_ns[record.sent]
+    planned_ns = np.sort(record.columns["t_slot"][record.sent]) if capped else record.offsets_ns[record.sent]
     span = int(planned_ns[-1] - planned_ns[0]) if len(planned_ns) else 0
     if context.session.schedule == "relative":
         return Reading(None, "a relative schedule promises no rate")
@@ -47,7 +55,8 @@ def _rate_error(context: CheckContext) -> Reading:
         return Reading(None, "the plan has no rate" if span == 0 else "fewer than two requests were sent")
     planned = (len(planned_ns) - 1) * NS_PER_S / span
     error = float(np.abs(offered / planned - 1.0)) * 100.0
-    words = f"{offered:,.2f} requests/s were offered where the plan says {planned:,.2f}, {error:.3f} % off"
+    allows = "and its cap allow" if capped else "says"
+    words = f"{offered:,.2f} requests/s were offered where the plan {allows} {planned:,.2f}, {error:.3f} % off"
     return Reading(error, words, invalid_above=_RATE_LIMIT_PERCENT)
 
 

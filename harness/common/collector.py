@@ -23,7 +23,7 @@ from harness.common.errors import CollectorError, ConfigError
 from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, STEP_COLUMNS, SUBMITTER_COLUMNS
 
 MAGIC = b"ISORATE\0"
-VERSION = 2
+VERSION = 3
 _PAGE = 4096
 _HEADER_BYTES = 64 * 1024
 _CONTROL_BYTES = _PAGE

@@ -88,7 +88,10 @@ class EngineSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class SubmitterSpec(Spec):
-    """What the submitter process needs before the plan is known. pacer, wait: as the user asked."""
+    """What the submitter process needs before the plan is known. pacer, wait: as the user asked.
+
+    max_concurrency: most requests in flight, 0: no cap.
+    """
 
     pacer: str
     wait: str
@@ -96,6 +99,7 @@ class SubmitterSpec(Spec):
     cores: list[int]
     own_core: bool
     sampling: list[Any]
+    max_concurrency: int
 
 
 @dataclass(frozen=True, slots=True)

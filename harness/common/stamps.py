@@ -127,13 +127,16 @@ class SendResult(IntEnum):
 
 
 #: Columns of each writer's block; the index in the tuple is the column's place in a row.
-SUBMITTER_COLUMNS = ("t_intended", "t_send", "t_sent", "send_result", "send_errno")
+SUBMITTER_COLUMNS = ("t_intended", "t_send", "t_sent", "send_result", "send_errno", "t_slot")
 ENGINE_COLUMNS = (
     "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued", "t_scheduled", "t_first_token",
     "t_last_token", "ingress_parked", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions",
     "preempted_ns", "engine_status", "finish_reason", "error_code", "error_a", "error_b",
 )  # fmt: skip
-RECEIVER_COLUMNS = ("t_delivered", "t_finished", "receiver_status", "received_tokens", "close_status", "close_reason")
+#: t_ended: when the row's end was heard, whatever end it was; a row gated on it is due from then on.
+RECEIVER_COLUMNS = (
+    "t_delivered", "t_finished", "receiver_status", "received_tokens", "close_status", "close_reason", "t_ended",
+)  # fmt: skip
 STEP_COLUMNS = (
     "t_start", "t_batch", "t_tokens", "t_end", "prefill_tokens", "decode_rows", "kv_blocks_used", "preemptions",
     "tokens_end", "run", "prefill_rows",
@@ -141,7 +144,7 @@ STEP_COLUMNS = (
 
 #: Every stamp in the order of requests.csv.
 STAMPS = (
-    "t_intended", "t_send", "t_sent", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued",
+    "t_intended", "t_slot", "t_send", "t_sent", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued",
     "t_scheduled", "t_first_token", "t_last_token", "t_delivered", "t_finished",
 )  # fmt: skip
 
@@ -162,10 +165,14 @@ class Ledger(NamedTuple):
     chains: tuple[tuple[str, ...], ...]
 
 
+#: What a request that was due waited for a free slot (--max-concurrency) or for the word of its predecessor's end.
+CAP_WAIT = "cap_wait"
+
 SEPARATE_LEDGER = Ledger(
     name="separate",
     parts=(
-        Part("submit_lag", "t_intended", "t_send"),
+        Part(CAP_WAIT, "t_intended", "t_slot"),
+        Part("submit_lag", "t_slot", "t_send"),
         Part("transit", "t_send", "t_wire"),
         Part("ingress_wait", "t_wire", "t_ingress"),
         Part("tokenize_wait", "t_ingress", "t_tokenize_start"),
@@ -176,7 +183,7 @@ SEPARATE_LEDGER = Ledger(
         Part("delivery", "t_first_token", "t_delivered"),
     ),
     chains=(
-        ("t_intended", "t_send", "t_sent"),
+        ("t_intended", "t_slot", "t_send", "t_sent"),
         ("t_send", "t_wire", "t_ingress", "t_tokenize_start", "t_tokenized", "t_queued", "t_scheduled",
          "t_first_token", "t_delivered", "t_finished"),
         ("t_first_token", "t_last_token", "t_finished"),

@@ -15,6 +15,7 @@ from harness.common.plan_file import LoadPlan, load_plan
 from harness.config import RunConfig
 from harness.plan import arrivals
 from harness.plan.arrival_spec import ArrivalSpec
+from harness.plan.closed_loop import close_loop, describe_gates
 from harness.plan.files import MAX_TEXT_BYTES
 from harness.plan.processes import schedule_of
 from harness.plan.prompts import construct, read_prompts
@@ -41,6 +42,8 @@ def build_offsets(config: RunConfig, limit: int | None) -> Int64Array:
 
     Raises ConfigError for a span that no run could have, or a plan without a request.
     """
+    if config.think_time is not None:  # the ends of requests decide
+        return np.zeros(_require(limit), dtype=np.int64)
     spec = ArrivalSpec.of(config)
     offsets = schedule_of(spec).offsets(limit, spec.duration_ns)
     if len(offsets) == 0:
@@ -68,7 +71,8 @@ def with_texts(plan: LoadPlan, texts: Sequence[str]) -> LoadPlan:
 
 def bare_plan(config: RunConfig, count: int) -> LoadPlan:
     """`count` requests by their times and new tokens, still without payloads. Raises ConfigError."""
-    return LoadPlan(build_offsets(config, count), np.full(count, config.max_new_tokens, dtype=np.int32))
+    new_tokens = np.full(count, config.max_new_tokens, dtype=np.int32)
+    return close_loop(LoadPlan(build_offsets(config, count), new_tokens), config)
 
 
 def text_plan(config: RunConfig) -> LoadPlan:
@@ -96,6 +100,8 @@ def load_plan_for(config: RunConfig) -> LoadPlan:
         raise ConfigError(f"--plan {path}: offsets_ns spans more than 366 days")
     if plan.pretokenized and config.tokenize_workers:
         raise ConfigError(f"--tokenize-workers does nothing with --plan {path}: it holds token ids, not texts")
+    if plan.gated and config.schedule == "relative":
+        raise ConfigError(f"--schedule relative cannot be had with --plan {path}: its requests wait for ends of others")
     return frozen(plan)
 
 
@@ -108,8 +114,9 @@ def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
     if rate is None and config.submit_interval_ms:
         rate = 1000.0 / config.submit_interval_ms
     if config.plan is not None or isinstance(rate, str):
-        rate = arrivals.nominal_rate(plan.offsets_ns)
-    known = {} if config.plan is not None else {"arrival": ArrivalSpec.of(config).to_json()}
+        rate = None if plan.gated else arrivals.nominal_rate(plan.offsets_ns)
+    from_flags = config.plan is None and config.think_time is None
+    known = {} if not from_flags else {"arrival": ArrivalSpec.of(config).to_json()}
     return {
         "sha256": plan.sha256(),
         "num_requests": plan.num_requests,
@@ -117,6 +124,7 @@ def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
         "schedule": config.schedule,
         "prompt_tokens": None if plan.prompt_ids is None else len(plan.prompt_ids),
         **known,
+        **describe_gates(plan, config),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from harness.common.stamps import CAP_WAIT
 from harness.report.words import NOT_MEASURED, time_in, time_unit
 
 
@@ -20,7 +21,8 @@ class Line(NamedTuple):
 
 
 LINES = (
-    Line("Submit lag", "submit_lag", "intended -> send"),
+    Line("Cap wait", "cap_wait", "intended -> slot"),
+    Line("Submit lag", "submit_lag", "slot -> send"),
     Line("Drift", "drift", "send - (t0 + offset)"),
     Line("add_request latency", "add_request", "send -> sent"),
     Line("Tokenize", "tokenize", "tokenize_start -> tokenized"),
@@ -54,6 +56,8 @@ def figures_table(run: Mapping[str, Any], width: int, *, pretok: bool, relative:
         table.add_column("from -> to", style="dim", no_wrap=True)
     for line in LINES:
         if line.metric == "drift" and not relative:
+            continue
+        if line.metric == CAP_WAIT and CAP_WAIT not in run["metrics"]:  # an open loop without a cap
             continue
         cells = _cells(line, run["metrics"].get(line.metric), columns, before_run=pretok and line.metric == "tokenize")
         table.add_row(line.label, *cells, *([line.meaning] if wide else []))

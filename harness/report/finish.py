@@ -93,6 +93,7 @@ def conditions(info: SessionInfo, records: SessionRecords) -> Conditions:
         arrival=arrival,
         process=process,
         slos=tuple(Slo(*slo) for slo in info.config.get("slo", ())),
+        max_concurrency=info.plan.get("max_concurrency"),
     )
 
 

@@ -117,6 +117,17 @@ def _prefix_cache(summary: Mapping[str, Any], run: Mapping[str, Any]) -> str | N
 
 
 def _interval(plan: Mapping[str, Any]) -> str:
+    cap, waits = plan.get("max_concurrency"), plan.get("gated_requests")
+    at_most = f", at most {number(cap)} in flight" if cap else ""
+    if not waits:
+        return _open_interval(plan) + at_most
+    think = f"think time {time_words(plan['mean_think_ms'])}"
+    if plan.get("closed_loop"):
+        return f"closed loop, {number(plan['users'])} users, {think}{at_most}"
+    return f"{number(plan['users'])} at their own times, {number(waits)} after an earlier one's end, {think}{at_most}"
+
+
+def _open_interval(plan: Mapping[str, Any]) -> str:
     rate, schedule = plan.get("nominal_rate"), safe(plan["schedule"])
     if not rate:
         return f"0 ms, {schedule} (burst)" if schedule != "burst" else "0 ms, burst"

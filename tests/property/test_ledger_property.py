@@ -27,8 +27,8 @@ ENGINE_CHAIN = SEPARATE_LEDGER.chains[1]
 PART_NAMES = [part.name for part in SEPARATE_LEDGER.parts]
 
 durations = st.integers(min_value=0, max_value=10**12)
-#: One row: the nine parts, then send call, tokens after the first, last token to finish.
-rows = st.lists(durations, min_size=12, max_size=12)
+#: One row: the ten parts (nothing waits for a slot), then send call, tokens after the first, last token to finish.
+rows = st.lists(durations, min_size=12, max_size=12).map(lambda row: [0, *row])
 runs = st.lists(rows, min_size=1, max_size=6)
 
 
@@ -42,9 +42,10 @@ def record_of(run: list[list[int]]) -> RunRecord:
         for part, duration in zip(SEPARATE_LEDGER.parts, row, strict=False):
             at += duration
             columns[part.end][i] = at
-        columns["t_sent"][i] = columns["t_send"][i] + row[9]
-        columns["t_last_token"][i] = columns["t_first_token"][i] + row[10]
-        columns["t_finished"][i] = max(columns["t_last_token"][i], columns["t_delivered"][i]) + row[11]
+        columns["t_sent"][i] = columns["t_send"][i] + row[10]
+        columns["t_last_token"][i] = columns["t_first_token"][i] + row[11]
+        columns["t_finished"][i] = max(columns["t_last_token"][i], columns["t_delivered"][i]) + row[12]
+    columns["t_ended"][:] = columns["t_finished"]
     columns["send_result"][:] = SendResult.SENT
     columns["finish_reason"][:] = FinishReason.LENGTH
     zeros = np.zeros(n, dtype=np.int64)
@@ -74,7 +75,7 @@ def test_parts_sum_to_ttft_to_the_nanosecond(run: list[list[int]]) -> None:
     record = record_of(run)
     total = sum(part_values(record, SEPARATE_LEDGER).values())
     assert np.array_equal(total, ttft_values(record))
-    assert ttft_values(record).tolist() == [sum(row[:9]) for row in run]
+    assert ttft_values(record).tolist() == [sum(row[:10]) for row in run]
 
 
 @given(runs)

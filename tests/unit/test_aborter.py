@@ -110,3 +110,27 @@ def test_rows_of_the_run_before_are_not_looked_at_again(client: Client) -> None:
     client.aborter.begin(5, np.zeros(1, dtype=np.int64), T0 + 10**6)
     client.aborter.act(T0 + 10 * PATIENCE)
     assert client.socket.sent == []
+
+
+@pytest.fixture
+def reacting(client: Client) -> Client:
+    """The same where requests wait for the ends of others: they leave in any order."""
+    client.aborter.begin(FIRST, np.zeros(3, dtype=np.int64), T0, in_order=False)
+    return client
+
+
+def test_one_that_waits_for_another_s_end_does_not_hide_those_behind_it(reacting: Client) -> None:
+    reacting.send(0)
+    reacting.send(2)
+    reacting.aborter.act(T0 + 210 + PATIENCE)
+    assert reacting.socket.sent == [FIRST, FIRST + 2]
+    reacting.send(1)
+    reacting.aborter.act(T0 + 10 * PATIENCE)
+    assert reacting.socket.sent == [FIRST, FIRST + 2, FIRST + 1], "each is given up once"
+
+
+def test_of_those_in_any_order_the_next_to_be_due_says_when_to_look_again(reacting: Client) -> None:
+    reacting.send(2)
+    assert reacting.aborter.act(T0 + 300) == 210 + PATIENCE - 300
+    reacting.finish(2)
+    assert reacting.aborter.act(T0 + 400) == PATIENCE, "one sent this very moment would be due then"

@@ -186,7 +186,7 @@ def patched(path: Path, offset: int, data: bytes) -> Path:
     ("offset", "data", "message"),
     [
         (0, b"NOTOURS\0", "is not an isorate collector"),
-        (8, struct.pack("<q", 1), "version 1"),
+        (8, struct.pack("<q", 99), "version 99"),
         (16, struct.pack("<q", 1 << 40), "cut short or damaged"),
         (24, struct.pack("<q", 9_000), "cut short or damaged"),
         (24, struct.pack("<q", -1), "cut short or damaged"),

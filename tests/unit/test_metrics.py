@@ -38,7 +38,7 @@ def violations(made: MadeSession, *, relative: bool = False, killed: bool = Fals
 
 def reject(made: MadeSession, row: int, *, last_stamp: str = "t_tokenized") -> None:
     """Make the row one that validation turned away: stamped up to `last_stamp`."""
-    engine = STAMPS[3:]
+    engine = STAMPS[4:]
     made.clear(row, *engine[engine.index(last_stamp) + 1 :], "output_tokens", "received_tokens", "finish_reason")
     made.set("receiver_status", row, Status.REJECTED)
     made.set("error_code", row, Reason.TOO_LONG)
@@ -47,7 +47,7 @@ def reject(made: MadeSession, row: int, *, last_stamp: str = "t_tokenized") -> N
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *PARTS.items(),
+        *((name, value) for name, value in PARTS.items() if name != "cap_wait"),
         ("ttft", TTFT),
         ("ttft_from_submit", TTFT - PARTS["submit_lag"]),
         ("add_request", SEND_CALL),
@@ -216,6 +216,7 @@ def test_the_intended_time_is_checked_against_the_relative_plan(tmp_path: Path) 
     made = make_session(tmp_path, schedule="relative")
     assert violations(made, relative=True) == ()
     made.add("t_intended", 3, -1)
+    made.add("t_slot", 3, -1)
     assert [(violation.request, violation.part) for violation in violations(made, relative=True)] == [(3, "t_intended")]
 
 
@@ -228,7 +229,7 @@ def test_parts_that_do_not_span_ttft_are_caught(made: MadeSession) -> None:
 
 
 def test_a_killed_submitter_may_leave_one_message_without_its_stamps(made: MadeSession) -> None:
-    made.clear(7, *STAMPS[:3], "send_result", *STAMPS[4:], "receiver_status", "finish_reason")
+    made.clear(7, *STAMPS[:4], "send_result", *STAMPS[5:], "receiver_status", "finish_reason")
     made.set("close_status", 7, Status.FAILED)
     assert violations(made, killed=True) == ()
     assert [violation.part for violation in violations(made)] == ["transit"]

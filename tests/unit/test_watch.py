@@ -193,3 +193,44 @@ def test_the_stall_timeout_is_what_was_asked_or_follows_the_warm_up(
     asked_s: float | None, longest_step_ns: int, timeout_ns: int
 ) -> None:
     assert stall_timeout_ns(asked_s, longest_step_ns) == timeout_ns
+
+
+def reacting() -> Watch:
+    """The watch of a load whose requests wait for the ends of others."""
+    run = watch()
+    run.reacts = True
+    return run
+
+
+def test_a_submitter_that_waits_for_a_slow_engine_has_not_stalled() -> None:
+    """One request in flight for an hour, its steps advance: nothing can be sent meanwhile."""
+    run = reacting()
+    for minute in range(60):
+        assert run.decide(counters(sent=1, handled=1, steps=minute), START + minute * 59 * S) is None
+
+
+def test_an_open_loop_s_submitter_would_have_stalled_there() -> None:
+    run = watch()
+    ends = [run.decide(counters(sent=1, handled=1, steps=k), START + k * 59 * S) for k in range(3)]
+    assert ends[-1] is EndReason.STALLED
+
+
+def test_a_submitter_that_sends_nothing_although_all_has_ended_is_stalled() -> None:
+    run = reacting()
+    assert run.decide(settled(1), START) is None
+    assert run.decide(settled(1), START + STALL - 1) is None
+    assert run.decide(settled(1), START + STALL) is EndReason.STALLED
+
+
+def test_an_engine_that_stops_under_a_waiting_submitter_is_stalled() -> None:
+    run = reacting()
+    assert run.decide(counters(sent=1, handled=1, steps=3), START) is None
+    assert run.decide(counters(sent=1, handled=1, steps=3), START + STALL) is EndReason.STALLED
+
+
+def test_the_drain_of_a_capped_plan_begins_when_its_last_request_is_due() -> None:
+    """Its overload waits at the submitter, which would not be through for hours."""
+    run = watch(drain_s=5)
+    run.reacts, run.all_due_at = True, START + 10 * S
+    assert run.decide(counters(sent=3, handled=3, steps=1), START + 15 * S - 1) is None
+    assert run.decide(counters(sent=4, handled=4, steps=2), START + 15 * S) is EndReason.DRAIN_TIMEOUT
