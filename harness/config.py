@@ -52,8 +52,8 @@ class RunConfig(BaseModel):
     Exactly one of `submit_interval_ms` (0: burst), `rate` (requests per second; text: a ramp or steps,
     `harness.rate_text`) and `think_time` (ms as text; closed loop) is set, none with `plan`. `max_concurrency`: users
     of a closed loop, else the most requests in flight. Seeds that are None are `seed`; `harness.plan.seeds` keeps what
-    they seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None
-    are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
+    they seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are
+    None are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())

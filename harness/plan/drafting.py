@@ -99,13 +99,16 @@ def _dataset_draft(config: RunConfig) -> Draft:
 
 
 def _with_sessions(plan: LoadPlan, sessions: Sessions) -> LoadPlan:
-    """From a row a session to a row a turn; the offset of a later turn is its session's, and only keeps order."""
+    """From a row a session to a row a turn; the offset of a later turn is its session's, and only keeps order.
+
+    In a closed loop every session has one turn, and its users' think times gate it.
+    """
     return replace(
         plan,
         offsets_ns=plan.offsets_ns[sessions.session],
         max_new_tokens=plan.max_new_tokens[sessions.session],
-        after=sessions.after,
-        think_ns=sessions.think_ns,
+        after=sessions.after if plan.after is None else plan.after,
+        think_ns=sessions.think_ns if plan.think_ns is None else plan.think_ns,
     )
 
 
