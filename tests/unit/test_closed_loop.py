@@ -15,6 +15,7 @@ from harness.config import RunConfig
 from harness.cores import allowed_cpus, default_placement
 from harness.plan.build import describe, load_plan_for, text_plan
 from harness.plan.closed_loop import cap_of, users_of
+from harness.plan.drafting import make_draft
 
 
 def closed(**values: Any) -> LoadPlan:
@@ -66,6 +67,12 @@ def test_the_file_of_a_closed_loop_repeats_it(tmp_path: Path) -> None:
     plan = closed(max_concurrency=3)
     plan.save(tmp_path / "plan.npz")
     assert load_plan(tmp_path / "plan.npz").sha256() == plan.sha256()
+
+
+def test_a_closed_loop_over_a_dataset_keeps_its_gates(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"prompt": "one two"}\n{"prompt": "three"}\n')
+    draft = make_draft(RunConfig(dataset=tmp_path / "data.jsonl", think_time="5", max_concurrency=2, num_requests=5))
+    assert after(draft.plan) == [-1, -1, 0, 1, 2]
 
 
 def test_a_cap_leaves_the_plan_as_it_is_and_goes_to_the_submitter() -> None:
