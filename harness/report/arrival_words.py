@@ -10,12 +10,18 @@ from harness.report.words import number, rate_words, safe
 _WINDOWS = {"10ms": "10 ms", "100ms": "100 ms", "1s": "1 s"}
 
 
-def arrival_lines(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(label, words) from a run of summary.json; nothing for one that is older than the self-check."""
+def arrival_lines(run: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, words) from a run and the plan of summary.json; nothing for a run that is older than the self-check.
+
+    Where requests wait for the ends of others, no arrivals are planned.
+    """
     arrivals = run.get("arrivals")
     if not arrivals:
         return
-    process = safe(arrivals["process"] or "of a plan file")
+    if plan.get("gated_requests"):
+        yield "Arrivals sent", _words(arrivals["actual"])
+        return
+    process = safe(arrivals["process"] or "process not known,")
     bursts = arrivals["shift"]["bursts"]
     yield "Arrivals planned", f"{process} {_words(arrivals['plan'])}"
     yield "Arrivals sent", f"{_words(arrivals['actual'])}, {number(bursts)} catch-up burst{'' if bursts == 1 else 's'}"
@@ -30,8 +36,8 @@ def _words(figures: Mapping[str, Any]) -> str:
     known = [(name, figures["dispersion"].get(key)) for key, name in _WINDOWS.items()]
     longest = [(name, value) for name, value in known if value is not None][-1:]
     parts += [f"dispersion {value:.2f} at {name}" for name, value in longest]
-    value, limit = figures["anderson_darling"], figures["anderson_darling_limit"]
+    value = figures["anderson_darling"]
     if value is not None:
-        verb = "fits" if value < limit else "does not fit"
-        parts.append(f"{verb} {safe(figures['law'])} (A*^2 {value:.2f}, limit {limit})")
+        verb = "fits" if value < figures["anderson_darling_limit"] else "does not fit"
+        parts.append(f"{verb} {safe(figures['law'])} (A*^2 {value:.2f})")
     return ", ".join(parts)

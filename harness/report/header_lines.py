@@ -74,7 +74,7 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     yield "Completion tokens", number(tokens["completion"])
     yield "Submit wall", time_words(run["submit_wall_ms"])
     yield "Submit interval", _interval(plan)
-    yield from arrival_lines(run)
+    yield from arrival_lines(run, plan)
     rate, throughput = run["rate"], run["throughput"]
     yield "Rate", f"offered {rate_words(rate['offered'], '/s')}, completed {rate_words(rate['completed'], '/s')}"
     output, total = throughput["output_tokens_per_s"], throughput["total_tokens_per_s"]

@@ -39,8 +39,9 @@ def context(plan: np.ndarray, sent: np.ndarray | None = None, spec: dict[str, An
     rows = np.ones(len(plan), dtype=bool)
     report = check_arrivals(plan, rows, sent, None if spec is None else spec["arrival"], schedule)
     record = SimpleNamespace(columns={"t_send": sent + NS}, sent=rows)
-    values = {"busy": 0.5, "values": {"ttft": np.full(10, 100_000_000)}, **run}
-    return SimpleNamespace(measured=SimpleNamespace(arrivals=report, record=record, **values))
+    values = {"about": {}, "busy": 0.5, "values": {"ttft": np.full(10, 100_000_000)}, **run}
+    session = SimpleNamespace(plan=values.pop("about"))
+    return SimpleNamespace(measured=SimpleNamespace(arrivals=report, record=record, **values), session=session)
 
 
 def shape(*args: Any, **values: Any) -> Reading:
@@ -86,7 +87,7 @@ def test_a_plan_locked_to_the_second_is_told_by_its_phases() -> None:
 @pytest.mark.parametrize(
     ("plan", "spec", "word"),
     [(offsets_of(rate=100), {"arrival": "constant", "rate": 100.0}, "nothing is drawn"),
-     (offsets_of(**POISSON), None, "file"),
+     (offsets_of(**POISSON), None, "does not say"),
      (offsets_of(20, **POISSON), POISSON, "19 gaps")],
 )  # fmt: skip
 def test_what_cannot_be_judged_is_not(plan: np.ndarray, spec: dict[str, Any] | None, word: str) -> None:
@@ -170,19 +171,31 @@ def arrivals_of(made: MadeSession) -> ArrivalReport:
 
 def test_the_report_says_it_in_a_line_for_the_plan_and_one_for_what_was_sent() -> None:
     report = context(offsets_of(**POISSON), spec=POISSON).measured.arrivals
-    lines = dict(arrival_lines({"arrivals": report.to_json()}))
+    lines = dict(arrival_lines({"arrivals": report.to_json()}, {}))
     assert list(lines) == ["Arrivals planned", "Arrivals sent"]
-    for word in ("poisson 96.84/s", "CV 0.979", "dispersion", "at 1 s", "fits exponential", "limit 1.341"):
+    for word in ("poisson 96.84/s", "CV 0.979", "dispersion", "at 1 s", "fits exponential (A*^2 0."):
         assert word in lines["Arrivals planned"], lines
     assert lines["Arrivals sent"].endswith("0 catch-up bursts")
     burst = context(BURST, spec={"arrival": "burst"}).measured.arrivals
-    assert dict(arrival_lines({"arrivals": burst.to_json()}))["Arrivals planned"] == "burst all at once"
+    assert dict(arrival_lines({"arrivals": burst.to_json()}, {}))["Arrivals planned"] == "burst all at once"
     wrong = context(windowed(), spec={"arrival": "poisson", "rate": 2.0}).measured.arrivals
-    assert "does not fit" in dict(arrival_lines({"arrivals": wrong.to_json()}))["Arrivals sent"]
+    assert "does not fit" in dict(arrival_lines({"arrivals": wrong.to_json()}, {}))["Arrivals sent"]
 
 
 def test_a_report_older_than_the_self_check_has_no_line() -> None:
-    assert list(arrival_lines({})) == []
+    assert list(arrival_lines({}, {})) == []
+
+
+@pytest.mark.parametrize("plan", [{"gated_requests": 5}, {"max_concurrency": 2}])
+def test_a_load_that_waits_by_design_is_not_judged_by_its_gaps(plan: dict[str, Any]) -> None:
+    planned = offsets_of(rate=100)
+    assert gaps(planned, offsets_of(**POISSON), busy=0.8).grade is Grade.INVALID
+    assert gaps(planned, offsets_of(**POISSON), busy=0.8, about=plan).grade is Grade.NOT_APPLICABLE
+
+
+def test_where_requests_wait_for_others_no_planned_arrivals_are_told() -> None:
+    report = context(BURST, offsets_of(64, rate=10)).measured.arrivals
+    assert list(dict(arrival_lines({"arrivals": report.to_json()}, {"gated_requests": 60}))) == ["Arrivals sent"]
 
 
 def test_an_engine_without_steps_cannot_make_a_shift_invalid() -> None:
