@@ -23,6 +23,7 @@ NORMAL_5 = 1.96
 MIN_GAPS = 20
 WINDOWS_NS: Mapping[str, int] = {"10ms": 10 * NS_PER_MS, "100ms": 100 * NS_PER_MS, "1s": NS_PER_S}
 _MIN_WINDOWS = 10
+_ROUNDING_NS = 2  # gaps of a constant rate differ by no more, and that has a pattern but no meaning
 _LARGEST = 700.0  # exp(-700) is the smallest float64 that is worth the name
 _SMALLEST = 1e-12  # a gap of 0 ns stands for one below half a ns
 #: Shorter gaps are no longer than a send call and its wake-up: no sender keeps them, and late ones catch up on nothing.
@@ -148,7 +149,7 @@ def figures(times_ns: Int64Array, schedule: Schedule | None, resolution_ns: int 
         gaps=len(gaps),
         rate=len(gaps) * NS_PER_S / span if span else None,
         cv=None if square is None else math.sqrt(square),
-        lag1=lag1(gaps),
+        lag1=lag1(gaps) if len(gaps) and np.ptp(gaps) > _ROUNDING_NS else None,
         dispersion={name: dispersion(times_ns, window) for name, window in WINDOWS_NS.items()},
         law=None if schedule is None else schedule.law,
         anderson_darling=None if unit is None else anderson_darling(unit),

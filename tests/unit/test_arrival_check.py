@@ -216,6 +216,11 @@ def test_dispersion_of_a_year_takes_no_memory() -> None:
     assert dispersion(times, 10_000_000) == pytest.approx(2.0, abs=1e-6)  # one window holds both: sum n^2 / sum n
 
 
+def test_rounding_to_whole_ns_is_no_autocorrelation() -> None:
+    _, found = planned(rate=30, num_requests=100)
+    assert found.lag1 is None and found.cv == pytest.approx(0, abs=1e-7)
+
+
 def test_lag1_is_statsmodels_definition() -> None:
     assert lag1(np.array([1.0, -1.0] * 50)) == pytest.approx(-0.99)
     assert lag1(np.full(50, 7)) is None
