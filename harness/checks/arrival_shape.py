@@ -20,15 +20,6 @@ _SHARE_OF_TTFT = 0.05
 _HIGHEST_LOAD = 0.95  # Kingman's formula has a pole at 1, and "busy" overstates the load of a batching engine
 
 
-def _reacts(context: CheckContext) -> str | None:
-    """Why the load does not leave at the planned times by its own design; None where it should."""
-    if context.session.plan.get("gated_requests"):
-        return "requests wait for the ends of others, so no gaps are planned"
-    if context.session.plan.get("max_concurrency") is not None:
-        return "a cap on the requests in flight holds some back, which is part of the load"
-    return None
-
-
 def _plan_shape(context: CheckContext) -> Reading:
     report = context.measured.arrivals
     if context.measured.record.gated:
@@ -57,9 +48,6 @@ def _shape_ratios(plan: ArrivalFigures) -> list[tuple[str, float]]:
 
 
 def _gap_shift(context: CheckContext) -> Reading:
-    reacts = _reacts(context)
-    if reacts is not None:
-        return Reading(None, reacts)
     run = context.measured
     if context.reacts:
         return Reading(None, "requests wait for the ends of others: the gaps are not the submitter's to keep")

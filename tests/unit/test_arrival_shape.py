@@ -38,10 +38,10 @@ def context(plan: np.ndarray, sent: np.ndarray | None = None, spec: dict[str, An
     schedule = None if spec is None else schedule_of(ArrivalSpec(**spec))
     rows = np.ones(len(plan), dtype=bool)
     report = check_arrivals(plan, rows, sent, None if spec is None else spec["arrival"], schedule)
-    record = SimpleNamespace(columns={"t_send": sent + NS}, sent=rows)
-    values = {"about": {}, "busy": 0.5, "values": {"ttft": np.full(10, 100_000_000)}, **run}
-    session = SimpleNamespace(plan=values.pop("about"))
-    return SimpleNamespace(measured=SimpleNamespace(arrivals=report, record=record, **values), session=session)
+    record = SimpleNamespace(columns={"t_send": sent + NS}, sent=rows, gated=run.pop("gated", False))
+    values = {"busy": 0.5, "values": {"ttft": np.full(10, 100_000_000)}, **run}
+    reacts = values.pop("reacts", record.gated)
+    return SimpleNamespace(measured=SimpleNamespace(arrivals=report, record=record, **values), reacts=reacts)
 
 
 def shape(*args: Any, **values: Any) -> Reading:
@@ -186,11 +186,15 @@ def test_a_report_older_than_the_self_check_has_no_line() -> None:
     assert list(arrival_lines({}, {})) == []
 
 
-@pytest.mark.parametrize("plan", [{"gated_requests": 5}, {"max_concurrency": 2}])
-def test_a_load_that_waits_by_design_is_not_judged_by_its_gaps(plan: dict[str, Any]) -> None:
+@pytest.mark.parametrize("why", [{"gated": True}, {"reacts": True}])
+def test_a_load_that_waits_by_design_is_not_judged_by_its_gaps(why: dict[str, Any]) -> None:
     planned = offsets_of(rate=100)
     assert gaps(planned, offsets_of(**POISSON), busy=0.8).grade is Grade.INVALID
-    assert gaps(planned, offsets_of(**POISSON), busy=0.8, about=plan).grade is Grade.NOT_APPLICABLE
+    assert gaps(planned, offsets_of(**POISSON), busy=0.8, **why).grade is Grade.NOT_APPLICABLE
+
+
+def test_a_load_whose_requests_wait_for_others_has_no_planned_shape() -> None:
+    assert shape(windowed(), spec={"arrival": "poisson", "rate": 2.0}, gated=True).grade is Grade.NOT_APPLICABLE
 
 
 def test_where_requests_wait_for_others_no_planned_arrivals_are_told() -> None:
