@@ -133,12 +133,17 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
             record, ledger, relative=conditions.relative, killed=conditions.killed, cap=conditions.max_concurrency
         ),
         ledger=ledger_json(record, shown, () if conditions.wire_measured else ("ingress_wait",)),
-        arrivals=check_arrivals(
-            record.offsets_ns, sent, columns["t_send"][sent] - record.t0_ns, conditions.arrival, conditions.process
-        ),
+        arrivals=_arrivals(record, conditions),
         slo=slo_json(record, conditions.slos, duration),
         backlog_growth=_growth(columns["t_intended"][finished], columns["t_finished"][finished]),
     )
+
+
+def _arrivals(record: RunRecord, conditions: Conditions) -> ArrivalReport:
+    """The self-check of what the schedule decides: later turns of a session have no time of their own."""
+    due = np.ones(record.rows, dtype=bool) if record.after is None else record.after < 0
+    sent_ns = record.columns["t_send"][record.sent & due] - record.t0_ns
+    return check_arrivals(record.offsets_ns[due], record.sent[due], sent_ns, conditions.arrival, conditions.process)
 
 
 def _shown(ledger: Ledger, record: RunRecord, conditions: Conditions) -> Ledger:
