@@ -109,10 +109,15 @@ class _Cutter:
         self._special = np.array(link.vocabulary().special_ids, dtype=np.int32)
 
     def starts(self, count: int, random: np.random.Generator) -> list[int]:
-        """Where each of `count` texts begins: at a word; all at the first one where the source is not drawn from."""
-        if not self._source.draw:
+        """Where each of `count` texts begins: at words, none twice until all were used.
+
+        All at the beginning where the source is not drawn from.
+        """
+        if not self._source.draw or not count:
             return [0] * count
-        return [self._word_at(int(place)) for place in random.integers(0, len(self._source.text), size=count)]
+        words = np.fromiter((match.start() for match in _WORD_START.finditer(self._source.text)), dtype=np.int64)
+        rounds = [random.permutation(words) for _ in range(-(-count // len(words)))]
+        return [int(place) for place in np.concatenate(rounds)[:count]]
 
     def plain_ids(self, texts: Sequence[str]) -> list[Int32Array]:
         """Token ids of each text without the special ones, which a tokenizer may add around it."""

@@ -193,6 +193,13 @@ def test_all_prompts_are_made_in_few_round_trips() -> None:
     assert link.calls < 20
 
 
+def test_no_two_prompts_begin_at_the_same_word_while_there_are_others() -> None:
+    words = [f"word{i}" for i in range(50)]
+    texts = text_prompts(shape(*[8] * 50), TextSource(" ".join(words), " ", draw=True), PairLink(), 1)
+    assert len(set(texts)) == 50
+    assert len(text_prompts(shape(4, 4, 4), TextSource("ab c", " ", draw=True), PairLink(), 1)) == 3
+
+
 def test_a_length_that_the_tokenizer_never_gives_is_refused_with_what_it_gives() -> None:
     with pytest.raises(ConfigError, match=r"request 1: no text of exactly 7 tokens was .* tokenizer gives 6 or 8"):
         text_prompts(shape(8, 7), TextSource("some words", " ", draw=True), EvenLink(), 1)
