@@ -123,7 +123,8 @@ def _interval(plan: Mapping[str, Any]) -> str:
         return _open_interval(plan) + at_most
     think = f"think time {time_words(plan['mean_think_ms'])}"
     if plan.get("closed_loop"):
-        return f"closed loop, {number(plan['users'])} users, {think}{at_most}"
+        users = f"{number(plan['users'])} user{'' if plan['users'] == 1 else 's'}"
+        return f"closed loop, {users}, {think}{at_most}"
     return f"{number(plan['users'])} at their own times, {number(waits)} after an earlier one's end, {think}{at_most}"
 
 

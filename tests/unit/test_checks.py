@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_session import GAP, STAMPS_AFTER_SEND, TTFT, MadeSession, make_session
 
@@ -257,3 +258,29 @@ def test_without_graphs_there_is_none_to_capture_late(tmp_path: Path, graphs: bo
 def test_requests_that_the_client_gave_up_are_no_results(made: MadeSession) -> None:
     made.set("receiver_status", 3, Status.ABORTED)
     assert grades(made) == {"missing": "WARN"}
+
+
+def test_a_capped_run_is_judged_by_the_rate_that_its_cap_let_go(made: MadeSession) -> None:
+    """Half the planned rate, because slots came free no faster: not the submitter's doing."""
+    for row in all_rows(made):
+        for stamp in ("t_slot", *STAMPS_AFTER_SEND, "t_ended"):
+            made.add(stamp, row, row * GAP)
+    assert check_of(made, "offered_rate")["status"] == "INVALID"
+    made.info = replace(made.info, plan={**made.info.plan, "max_concurrency": 20})
+    assert check_of(made, "offered_rate")["status"] == check_of(made, "submit_lag")["status"] == "PASS"
+    assert check_of(made, "gap_shift")["status"] == "N/A"
+
+
+def test_a_late_submitter_shows_under_a_cap_too(made: MadeSession) -> None:
+    made.info = replace(made.info, plan={**made.info.plan, "max_concurrency": 20})
+    for row in all_rows(made):
+        for stamp in (*STAMPS_AFTER_SEND, "t_ended"):
+            made.add(stamp, row, row * GAP)
+    assert check_of(made, "offered_rate")["status"] == check_of(made, "submit_lag")["status"] == "INVALID"
+
+
+def test_a_closed_loop_promises_no_rate_and_no_gaps(made: MadeSession) -> None:
+    after = np.arange(-1, 19, dtype=np.int32)
+    made.plan = replace(made.plan, after=after, think_ns=np.zeros(20, dtype=np.int64))
+    names = ("offered_rate", "submit_lag_gap", "gap_shift", "plan_shape")
+    assert {check_of(made, name)["status"] for name in names} == {"N/A"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +248,46 @@ def test_busy_is_the_share_of_the_run_that_steps_take(made: MadeSession) -> None
     metrics = measure(made)
     assert metrics.duration_ns is not None
     assert metrics.busy == 24 * 1010 / (metrics.duration_ns - PARTS["submit_lag"])
+
+
+def capped(cap: int) -> Conditions:
+    return replace(CONDITIONS, max_concurrency=cap)
+
+
+def test_a_wait_for_a_slot_is_a_part_of_ttft_and_none_of_the_submit_lag(made: MadeSession) -> None:
+    made.add("t_slot", 3, 30)
+    metrics = measure(made, capped(8))
+    assert metrics.audit.count == 0
+    assert metrics.ledger["parts"][0] == "cap_wait"
+    assert values(made, "cap_wait", capped(8)) == [0, 0, 0, 30, 0, 0, 0, 0]
+    assert values(made, "submit_lag", capped(8))[3] == PARTS["submit_lag"] - 30
+
+
+def test_without_cap_and_gates_there_is_no_such_part_and_a_wait_is_a_violation(made: MadeSession) -> None:
+    assert "cap_wait" not in measure(made).ledger["parts"] and "cap_wait" not in measure(made).values
+    made.add("t_slot", 3, 30)
+    assert [(violation.request, violation.part) for violation in violations(made)] == [(3, "t_slot")]
+
+
+@pytest.mark.parametrize(("cap", "over"), [(8, 0), (7, 1), (5, 3)])
+def test_more_in_flight_than_the_cap_is_a_violation(made: MadeSession, cap: int, over: int) -> None:
+    """One leaves every ms and takes over 14: the last of eight is the eighth in flight."""
+    assert measure(made, capped(cap)).audit.count == over
+
+
+def test_a_gated_request_is_due_at_its_predecessor_s_end_and_think_time(made: MadeSession) -> None:
+    after = np.array([-1] * 7 + [0], dtype=np.int32)
+    made.plan = replace(made.plan, after=after, think_ns=np.array([0] * 7 + [500], dtype=np.int64))
+    assert [(violation.request, violation.part) for violation in violations(made)] == [(7, "t_intended")]
+    made.set("t_ended", 0, T0 + 7 * GAP - 500)
+    assert violations(made) == ()
+
+
+def test_a_refused_predecessor_has_ended_when_its_send_call_returned(made: MadeSession) -> None:
+    after = np.array([-1] * 7 + [0], dtype=np.int32)
+    made.plan = replace(made.plan, after=after, think_ns=np.zeros(8, dtype=np.int64))
+    made.clear(0, *STAMPS[4:], "t_ended", "receiver_status", "finish_reason", "output_tokens")
+    made.set("send_result", 0, SendResult.REFUSED)
+    for stamp, at in (("t_sent", T0 + 7 * GAP), ("t_send", T0 + 7 * GAP - 5)):
+        made.set(stamp, 0, at)
+    assert violations(made) == ()
