@@ -14,6 +14,7 @@ from engine_proc.validate import Rejection, check_request
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.errors import FrameError, RunError
+from harness.common.processes import name_thread
 from harness.common.protocol import TEXT, TOKEN_ID_BYTES, AbortFrame, RequestFrame, unpack_request
 from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
 from harness.common.wire import Arrival, Wire
@@ -85,6 +86,7 @@ class Ingress:
             thread.join()
 
     def _guard(self, body: Callable[[], None]) -> None:
+        name_thread(threading.current_thread().name)
         try:
             body()
         except BaseException as error:  # never a silent exit: everything later would hang
@@ -98,19 +100,27 @@ class Ingress:
                 self._raw.put(None)
 
     def _take_all(self) -> None:
+        while not self.drain():
+            self._wire.arm()
+            self._wire.park()
+
+    def drain(self) -> bool:
+        """Take the messages that are there, on the calling thread; whether the wire has ended.
+
+        Raises RunError where it did so although nobody asked it to.
+        """
         wire = self._wire
         while True:
             arrival = wire.pop()
             if arrival is not None:
                 self._take(arrival, self._clock())
-            elif wire.ended():
-                if self._control[CONTROL_WORDS["stop"]] == 0:
-                    errno = self._control[CONTROL_WORDS["wire_errno"]]
-                    raise RunError(f"the engine's wire thread ended in the middle of a session (errno {errno})")
-                return
+            elif not wire.ended():
+                return False
+            elif self._control[CONTROL_WORDS["stop"]] == 0:
+                errno = self._control[CONTROL_WORDS["wire_errno"]]
+                raise RunError(f"the engine's wire thread ended in the middle of a session (errno {errno})")
             else:
-                wire.arm()
-                wire.park()
+                return True
 
     def _take(self, arrival: Arrival, t_ingress: int) -> None:
         control = self._control

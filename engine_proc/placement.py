@@ -61,9 +61,11 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def fit_threads_to_mask() -> int:
-    """No more torch threads than this process has cores: two on one core only wait for each other."""
+def fit_threads_to_mask(asked: int | None = None) -> int:
+    """As many torch threads as asked for, else at most one a core: two on one core only wait for each other."""
     cores = len(os.sched_getaffinity(0))
-    if torch.get_num_threads() > cores:
+    if asked is not None:
+        torch.set_num_threads(asked)
+    elif torch.get_num_threads() > cores:
         torch.set_num_threads(cores)
     return torch.get_num_threads()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,20 @@ from engine_proc.backends.registry import make_backend
 from engine_proc.egress import Egress
 from engine_proc.inbox import Inbox
 from engine_proc.ingress import Ingress
+from engine_proc.polled_inbox import PolledInbox
+from engine_proc.probes import EngineProbes
 from engine_proc.step_loop import StepLoop
-from engine_proc.tokenize import load_tokenizer
+from engine_proc.tokenize import UnlockedEncoder, load_tokenizer
 from harness.common import control as words
-from harness.common.clock import clock_report, monotonic_ns
+from harness.common.clock import NS_PER_S, clock_report, monotonic_ns
 from harness.common.collector import Collector
 from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
+from harness.common.isolation import Held, lock_memory
 from harness.common.nogil import NogilUnavailableError
-from harness.common.processes import sharpen_timers
+from harness.common.processes import name_thread, sharpen_timers
 from harness.common.sockets import make_context, pull_socket, push_socket, wait_until_connected
-from harness.common.specs import EngineSpec, Preparation
+from harness.common.specs import EngineSpec, Preparation, ProcessOptions
 from harness.common.wire import ENGINE_CELLS, Wire, make_wire
 
 CONNECT_TIMEOUT_S = 10.0
@@ -39,6 +43,9 @@ class EngineServer:
         self._spec = spec
         faulthandler.register(signal.SIGUSR1, all_threads=True)  # a stalled engine's stacks, even from inside C
         sharpen_timers()
+        self._process = ProcessOptions.from_body(spec.process)
+        if self._process.switch_interval_ns:
+            sys.setswitchinterval(self._process.switch_interval_ns / NS_PER_S)
         self._tokenizer = load_tokenizer(spec.model)
         self._backend = make_backend(spec, self._tokenizer, monotonic_ns)
 
@@ -86,29 +93,63 @@ class EngineServer:
     def _run(self, prepared: Preparation) -> None:
         """Open the sockets, say READY, answer pings until START, loop until the stop word, close."""
         collector = Collector.attach(Path(prepared.collector))
-        context = make_context()
-        inbox = Inbox()
+        context = make_context(self._process.io_cores)
+        inbox = PolledInbox() if self._process.ingress == "polled" else Inbox()
         wire = self._wire(prepared, collector, context)
         socket = push_socket(context, prepared.results_endpoint)
-        egress = Egress(socket)
-        loop = StepLoop(self._backend, inbox, egress, collector, monotonic_ns, self._tokenizer.token_bytes)
-        ingress = Ingress(
-            wire, collector, inbox, self._tokenizer, self._backend.capacity(), self._spec.tokenize_workers,
-            monotonic_ns, loop.fail,
+        loop = StepLoop(
+            self._backend, inbox, Egress(socket), collector, monotonic_ns, self._tokenizer.token_bytes
         )  # fmt: skip
+        ingress = self._ingress(wire, collector, inbox, loop)
         wire.start()
-        ingress.start()
+        if isinstance(inbox, PolledInbox):
+            inbox.fill_from(ingress, wire)
+        else:
+            ingress.start()
         if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
             raise RunError(f"no receiver at the results socket within {CONNECT_TIMEOUT_S:.0f} s")
-        gc.collect()
-        gc.freeze()
-        self._get_ready(wire)
-        loop.run()
-        ingress.join()
+        probes = None
+        if self._process.probes:
+            probes = EngineProbes(collector, monotonic_ns, plain=self._spec.wire == "python")
+        notes = [lock_memory()] if self._process.mlock else []
+        self._settle_gc()
+        self._get_ready(wire, notes)
+        self._loop(loop, probes)
+        if not isinstance(inbox, PolledInbox):
+            ingress.join()
         wire.join()
         socket.close()
         context.term()
+        gc.enable()
         gc.unfreeze()
+
+    def _ingress(self, wire: Wire, collector: Collector, inbox: Inbox, loop: StepLoop) -> Ingress:
+        unlocked = self._process.tokenize_call == "encode_batch"
+        encoder = UnlockedEncoder(self._tokenizer) if unlocked else self._tokenizer
+        return Ingress(
+            wire, collector, inbox, encoder, self._backend.capacity(), self._spec.tokenize_workers, monotonic_ns,
+            loop.fail,
+        )  # fmt: skip
+
+    def _loop(self, loop: StepLoop, probes: EngineProbes | None) -> None:
+        """The step loop, watched by the probes; they end with it, whatever ends it."""
+        name_thread("step-loop")
+        if probes is None:
+            loop.run()
+            return
+        probes.start()
+        try:
+            loop.run()
+        finally:
+            probes.stop()
+
+    def _settle_gc(self) -> None:
+        """Take what exists by now out of the collector's sight, or not, as `--gc` says."""
+        if self._process.gc != "on":
+            gc.collect()
+            gc.freeze()
+        if self._process.gc == "off":
+            gc.disable()
 
     def _wire(self, prepared: Preparation, collector: Collector, context: zmq.Context[Any]) -> Wire:
         def bind() -> zmq.Socket[bytes]:
@@ -127,12 +168,13 @@ class EngineServer:
         except NogilUnavailableError:
             return make("python")
 
-    def _get_ready(self, wire: Wire) -> None:
+    def _get_ready(self, wire: Wire, notes: list[Held]) -> None:
         capacity = self._backend.capacity()
         self._channel.send(
             words.READY,
             engine=self._backend.describe(),
             wire="compiled" if wire.compiled else "python",
+            isolation=notes,
             capacity={"max_model_len": capacity.max_model_len, "vocab_size": capacity.vocab_size},
             clock=clock_report(),
         )

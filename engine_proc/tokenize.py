@@ -67,6 +67,17 @@ class Tokenizer:
         return text
 
 
+class UnlockedEncoder:
+    """The same ids by the call that gives up the GIL meanwhile (`--tokenize-call encode_batch`)."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of one text."""
+        return self._tokenizer.encode_batch([text])[0]
+
+
 def load_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of `builtin:NAME`, a local folder (tokenizer.json, or vocab.json with merges.txt), a GGUF file or a
     hub id.

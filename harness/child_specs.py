@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.common.protocol import Sampling
-from harness.common.specs import EngineOptions, EngineSpec, NullSpec, SubmitterSpec
+from harness.common.specs import EngineOptions, EngineSpec, NullSpec, ProcessOptions, SubmitterSpec
 from harness.config import RunConfig
 from harness.cores import Placement
 from harness.plan.closed_loop import cap_of
@@ -35,6 +35,20 @@ def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
         wire="python" if config.pacer == "python" else "auto",
         null=null.to_body(),
         options=engine_options(config).to_body(),
+        process=process_options(config).to_body(),
+    )
+
+
+def process_options(config: RunConfig) -> ProcessOptions:
+    """How the engine's process runs Python."""
+    return ProcessOptions(
+        switch_interval_ns=round((config.switch_interval_ms or 0) * 1e6),
+        ingress=config.ingress,
+        gc=config.gc,
+        tokenize_call=config.tokenize_call,
+        probes=bool(config.probes),
+        mlock=config.mlock,
+        io_cores=list(config.io_cores or ()),
     )
 
 
@@ -53,6 +67,7 @@ def engine_options(config: RunConfig) -> EngineOptions:
         "compile": config.compile,
         "overlap": config.device != "cpu" if config.overlap is None else config.overlap,
         "nvtx": config.nvtx,
+        "torch_threads": config.torch_threads,
     }
     return EngineOptions(**{name: value for name, value in asked.items() if value is not None})
 
@@ -81,4 +96,8 @@ def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
         own_core=set(placement.submitter).isdisjoint(placement.engine),
         sampling=list(sampling_of(config)),
         max_concurrency=cap_of(config) or 0,
+        probes=bool(config.probes),
+        rt=config.rt,
+        mlock=config.mlock,
+        io_cores=list(config.io_cores or ()),
     )

@@ -129,6 +129,12 @@ class RunConfig(BaseModel):
     compile: Toggle = None
     overlap: Toggle = None
     nvtx: Toggle = None
+    torch_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    # How the engine's process runs Python
+    switch_interval_ms: Annotated[float, Field(ge=0.001, le=10_000, allow_inf_nan=False)] | None = None
+    ingress: Literal["thread", "polled"] = "thread"
+    gc: Literal["freeze", "on", "off"] = "freeze"
+    tokenize_call: Literal["encode", "encode_batch"] = "encode"
     # Null engine
     null_hold_gil: bool = False
     null_service_ms: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
@@ -140,6 +146,11 @@ class RunConfig(BaseModel):
     engine_cores: Cores | None = None
     submitter_cores: Cores | None = None
     harness_cores: Cores | None = None
+    io_cores: Cores | None = None
+    probes: Toggle = True
+    rt: bool = False
+    mlock: bool = False
+    hold_cpu_latency: bool = False
     collector_dir: FilePath = Path("/dev/shm")
     start_timeout_s: Seconds = 300.0
     stall_timeout_s: Seconds | None = None
@@ -196,7 +207,7 @@ class RunConfig(BaseModel):
         check_engine_flags(self)
         check_prompt_flags(self)
         allowed = allowed_cpus()
-        for name in ("engine_cores", "submitter_cores", "harness_cores"):
+        for name in ("engine_cores", "submitter_cores", "harness_cores", "io_cores"):
             require_allowed(getattr(self, name) or (), allowed, flag_of(name))
         return self
 

@@ -47,11 +47,17 @@ def check_engine_flags(config: RunConfig) -> None:
     for name in sorted(config.model_fields_set):
         if name.startswith("null_") and config.engine != "null":
             raise ConfigError(f"{flag_of(name)} needs --engine null, the engine is {config.engine}")
+    if config.pretok and config.tokenize_call != "encode":
+        raise ConfigError("--tokenize-call does nothing with --pretok: everything is tokenized before the run")
+    if config.tokenize_workers and config.ingress == "polled":
+        raise ConfigError("--tokenize-workers cannot be had with --ingress polled, which hands nothing to threads")
     for name, why in _refused(config):
         raise ConfigError(f"{flag_of(name)} {why}")
 
 
 def _refused(config: RunConfig) -> Iterator[tuple[str, str]]:
+    if config.torch_threads is not None and config.engine not in ("native", "transformers"):
+        yield "torch_threads", f"means nothing with --engine {config.engine}, whose threads are its own"
     if config.engine == "null":
         yield from _null(config)
     elif config.engine == "transformers":

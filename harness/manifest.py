@@ -11,21 +11,28 @@ from typing import Any
 
 import psutil
 
+from harness.cores import physical_siblings
+from harness.host.cgroup import cpu_groups, cpu_limit
+
 _LIBRARIES = ("isorate", "numpy", "numba", "pyzmq", "msgpack", "torch", "transformers", "tokenizers", "scipy")
 
 
 def host_manifest() -> dict[str, Any]:
     """Kernel, CPU, clocksource, governor, memory, load, versions: JSON-able."""
+    cpus = sorted(os.sched_getaffinity(0))
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cpus_online": os.cpu_count(),
-        "cpus_allowed": sorted(os.sched_getaffinity(0)),
+        "cpus_allowed": cpus,
         "memory_bytes": psutil.virtual_memory().total,
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "governors": {cpu: _read(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus},
+        "smt_siblings": {cpu: sorted(physical_siblings(cpu)) for cpu in cpus},
+        "cgroup_cpu_limit": cpu_limit(cpu_groups()),
+        "rt_runtime_us": _read("/proc/sys/kernel/sched_rt_runtime_us"),
         "hypervisor": "hypervisor" in _read("/proc/cpuinfo"),
         "python": sys.version.split()[0],
         "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),

@@ -12,6 +12,7 @@ from harness.arrival_check import ArrivalReport, check_arrivals
 from harness.common.clock import NS_PER_S
 from harness.common.collector import Int64Array
 from harness.common.stamps import CAP_WAIT, Ledger, Status
+from harness.contention_json import contention_json
 from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.plan.schedules import Schedule
@@ -90,6 +91,7 @@ class RunMetrics:
             "slo": self.slo,
             "backlog_growth": self.backlog_growth,
             "engine": engine_json(self.record, self.busy),
+            "contention": contention_json(self.record.probes),
             "metrics": {
                 name: None if values is None else summarize(values, NS_PER_MS).to_json()
                 for name, values in self.values.items()

@@ -143,6 +143,17 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _toggle("--compile", "torch.compile the model before the run (default off)"),
         _toggle("--overlap", "prepare the next step while the device computes (default on with CUDA)"),
         _toggle("--nvtx", "mark steps and their parts for Nsight (default off)"),
+        _value("--torch-threads", "N", "threads that torch computes with (default: the engine's cores)"),
+    ),
+    "Contention in the engine": (
+        _value("--switch-interval-ms", "MS", "after so long a waiting thread takes the GIL of the engine's process "
+               "from another (default: Python's, 5)"),
+        _value("--ingress", "KIND", "thread, or polled: the step loop takes messages between steps (default thread)"),
+        _value("--gc", "KIND", "garbage collection in the engine: freeze what is there when it is ready, on as Python "
+               "has it, or off (default freeze)"),
+        _value("--tokenize-call", "KIND", "encode, which holds the GIL, or encode_batch, which does not (default "
+               "encode)"),
+        _toggle("--probes", "measure GIL waits, garbage collections, run-queue delays and hiccups (default on)"),
     ),
     "Null engine (only with --engine null)": (
         _value("--null-service-ms", "MS", "service time of a step (default 0)"),
@@ -158,6 +169,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--engine-cores", "LIST", "cores of the engine, a taskset list like 0,2-4,8-12:2"),
         _value("--submitter-cores", "LIST", "cores of the submitter"),
         _value("--harness-cores", "LIST", "cores of this process"),
+        _value("--io-cores", "LIST", "cores of libzmq's I/O threads in all processes (default: the submitter's second "
+               "core for its own, elsewhere the process's)"),
+        _switch("--rt", "run the pacer under SCHED_FIFO, where that is permitted"),
+        _switch("--mlock", "lock the memory of engine and submitter, where that is permitted"),
+        _switch("--hold-cpu-latency", "keep the CPUs out of deep sleep (/dev/cpu_dma_latency), where that is "
+                "permitted"),
         _value("--collector-dir", "DIR", "where the shared stamps live, best in memory (default /dev/shm)"),
         _value("--start-timeout", "S", "seconds until every process must be ready (default 300)",
                field="start_timeout_s"),

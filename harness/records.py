@@ -15,6 +15,7 @@ from harness.common.plan_file import LoadPlan
 from harness.common.stamps import (
     ENGINE_COLUMNS,
     RECEIVER_COLUMNS,
+    STAMPS,
     STEP_COLUMNS,
     SUBMITTER_COLUMNS,
     EndReason,
@@ -24,6 +25,7 @@ from harness.common.stamps import (
     Status,
     reason_text,
 )
+from harness.contention import RunProbes, SessionProbes, read_probes
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -38,7 +40,7 @@ class RunRecord:
     columns: int64[R] by column name (stamps without `_ns`, all in CLOCK_MONOTONIC ns, 0 = not stamped).
     status, error_code, error_a, error_b: int64[R], final (see `harness.common.stamps`).
     itl_ns: int64[G], gaps between consecutive tokens of a request, over completed requests with a whole token log.
-    steps: int64[S] by column name of the step table, the steps of this run.
+    steps: int64[S] by column name of the step table, the steps of this run. probes: None where they were off.
     after, think_ns: int64[R] of a gated plan (see `LoadPlan`), else None.
     """
 
@@ -56,6 +58,7 @@ class RunRecord:
     steps: Mapping[str, Int64Array]
     after: Int64Array | None = None
     think_ns: Int64Array | None = None
+    probes: RunProbes | None = None
 
     @property
     def rows(self) -> int:
@@ -94,6 +97,7 @@ class SessionRecords:
     not_started: tuple[int, ...]
     end_reason: EndReason
     counters: Mapping[str, int]
+    probes: SessionProbes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ def read_session(collector: Collector, plan: LoadPlan) -> SessionRecords:
     end_reason = _end_reason(collector)
     steps = _read_steps(collector)
     log = _read_token_log(collector, steps)
+    probes = read_probes(collector)
     runs, not_started = [], []
     for run in collector.meta["runs"]:
         index = int(run["index"])
@@ -120,9 +125,9 @@ def read_session(collector: Collector, plan: LoadPlan) -> SessionRecords:
         if t0 == 0:
             not_started.append(index)
             continue
-        runs.append(_read_run(collector, plan, run, t0, end_reason, steps, log))
+        runs.append(_read_run(collector, plan, run, t0, end_reason, steps, log, probes))
     counters = {name: collector.word(name) for name in CONTROL_WORDS}
-    return SessionRecords(tuple(runs), tuple(not_started), end_reason, counters)
+    return SessionRecords(tuple(runs), tuple(not_started), end_reason, counters, probes)
 
 
 def read_outputs(collector: Collector) -> dict[int, Int64Array]:
@@ -150,6 +155,7 @@ def _read_run(
     end_reason: EndReason,
     steps: Mapping[str, Int64Array],
     log: _TokenLog,
+    probes: SessionProbes | None,
 ) -> RunRecord:
     first, rows = int(run["first_row"]), int(run["rows"])
     columns = {
@@ -158,6 +164,7 @@ def _read_run(
     }
     status, code, a, b = final_status(columns, end_reason)
     of_run = steps["run"] == int(run["index"])
+    end = max(t0, *(int(columns[name].max(initial=0)) for name in STAMPS))
     return RunRecord(
         index=int(run["index"]),
         warmup=bool(run["warmup"]),
@@ -173,6 +180,7 @@ def _read_run(
         steps={name: column[of_run] for name, column in steps.items()},
         after=None if plan.after is None else plan.after[:rows].astype(np.int64),
         think_ns=None if plan.think_ns is None else plan.think_ns[:rows].astype(np.int64),
+        probes=None if probes is None else probes.of_run(t0, end),
     )
 
 

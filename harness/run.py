@@ -53,6 +53,8 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
         now=clock() + T0_AHEAD_NS,
         reacts=plan.gated or cap is not None,
     )
+    if session.sampler is not None:
+        session.sampler.mark()
     session.collector.set_word("current_run", span.index)
     t0 = clock() + T0_AHEAD_NS
     if cap is not None and not plan.gated:
@@ -61,7 +63,11 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
     if session.aborter is not None:
         session.aborter.begin(span.first_row, plan.offsets_ns[: span.rows], t0, in_order=not plan.gated)
     session.events.send(session.submitter, words.START, t0_ns=t0)
-    return _take_results(session, span, watch, progress, clock)
+    try:
+        return _take_results(session, span, watch, progress, clock)
+    finally:  # also of a run that fails: what is left of the processes is what explains it
+        if session.sampler is not None:
+            session.sampler.mark()
 
 
 def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progress, clock: Clock) -> EndReason:
@@ -82,6 +88,8 @@ def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progr
                 raise ProtocolError(f"unexpected {message.kind} of the {child.name} during a run")
             watch.sent_at = clock()
         now = clock()
+        if session.sampler is not None:
+            session.sampler.tick(now)
         end = watch.decide(read_counters(session), now)
         if end is not None:
             return end

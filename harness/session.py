@@ -19,6 +19,7 @@ from harness.common.collector import Collector
 from harness.common.errors import ChildDiedError, ConfigError, RunError
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
+from harness.common.probes.hiccup import HiccupMonitor
 from harness.common.processes import affinity_of, start_ticks
 from harness.common.protocol import request_overhead_bytes
 from harness.common.sockets import endpoint, make_context, pull_socket, push_socket, wait_until_connected
@@ -28,10 +29,12 @@ from harness.config import RunConfig
 from harness.cores import Placement
 from harness.events import Events
 from harness.handshake import check_clock
+from harness.host.sampler import HostSampler
 from harness.layout import RunSpan, collector_shape
 from harness.plan.complete import CompletedPlan, complete
 from harness.plan.draft import Draft
 from harness.plan.seeds import Dimension, seed_of
+from harness.probing import make_hiccups, make_sampler
 from harness.progress import Progress
 from harness.receiver import Receiver
 from harness.tokenizer_link import EngineTokenizer
@@ -59,6 +62,8 @@ class Session:
     context: zmq.Context[Any]
     facts: dict[str, Any]
     aborter: Aborter | None
+    sampler: HostSampler | None
+    hiccups: HiccupMonitor | None
 
     def children(self) -> tuple[Child, Child]:
         return self.engine, self.submitter
@@ -93,7 +98,7 @@ def fix_plan(config: RunConfig, draft: Draft, events: Events, engine: Child) -> 
     return complete(draft, config.pretok, seed_of(config, Dimension.PROMPTS), link)
 
 
-def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan]) -> Collector:
+def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan], probed_cpus: int = 0) -> Collector:
     """Create the collector; its description is all that `sweep_dead` and `recover` need. Raises ConfigError."""
     meta = {
         "run_id": workspace.run_id,
@@ -103,7 +108,7 @@ def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan]) -
         "runs": [span._asdict() for span in spans],
     }
     owner = (os.getpid(), start_ticks(os.getpid()))
-    return Collector.create(workspace.collector, collector_shape(plan, spans), meta, owner)
+    return Collector.create(workspace.collector, collector_shape(plan, spans, probed_cpus), meta, owner)
 
 
 def open_wire(config: RunConfig, workspace: Workspace, collector: Collector, context: zmq.Context[Any]) -> Wire:
@@ -170,9 +175,10 @@ def open_session(
     """From two spawned children to a session that is ready to run. Raises RunError and ConfigError."""
     engine, submitter = children
     configure(config, placement, events, engine, submitter)
-    context = make_context()
+    context = make_context(config.io_cores or ())
     progress.say("preparing the receiver")
     wire = open_wire(config, workspace, collector, context)
+    hiccups = make_hiccups(config, placement, collector)
     progress.say("loading the engine")
     completed = fix_plan(config, draft, events, engine)
     plan = completed.plan
@@ -187,10 +193,11 @@ def open_session(
         request_frame_bytes=plan.largest_payload_bytes() + request_overhead_bytes(sampling_of(config)),
         result_frame_bytes=RESULT_FRAME_BYTES,
     )
-    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes}
+    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes, "isolation": {}}
     for child in (engine, submitter):
         events.send(child, words.PREPARE, **prepared.to_body())
         ready = events.expect(child, words.READY, config.start_timeout_s)
+        facts["isolation"][child.name] = ready.pop("isolation")
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
         facts.update(ready)
     facts["placement"] = placement_facts(placement, engine, submitter)
@@ -199,6 +206,10 @@ def open_session(
     events.send(engine, words.START)
     receiver = Receiver(wire, collector)
     aborter = open_aborter(config, prepared.data_endpoint, collector, context)
+    sampler = make_sampler(config, placement, collector, engine, [submitter])
+    if hiccups is not None:
+        hiccups.start()
     return Session(
-        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts, aborter
-    )
+        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts, aborter,
+        sampler, hiccups,
+    )  # fmt: skip

@@ -21,12 +21,14 @@ from harness.common.stamps import EndReason
 from harness.config import RunConfig
 from harness.cores import Placement, allowed_cpus, default_placement
 from harness.events import DeadChildError, Events, InterruptedRunError
+from harness.host.cpu_latency import CpuLatency
 from harness.layout import RunSpan, lay_out
 from harness.manifest import host_manifest
 from harness.output_text import decode_outputs
 from harness.plan.build import describe
 from harness.plan.draft import Draft
 from harness.plan.drafting import make_draft
+from harness.probing import probed_cpus
 from harness.progress import Progress
 from harness.report.finish import Outcome, finish_session
 from harness.report.session_info import SESSION_FILE, SessionInfo
@@ -57,7 +59,7 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())
     try:
-        collector = open_collector(workspace, draft.plan, spans)
+        collector = open_collector(workspace, draft.plan, spans, len(probed_cpus(placement)) if config.probes else 0)
     except BaseException:
         workspace.remove_all()
         raise
@@ -92,6 +94,7 @@ class Supervisor:
     end: EndReason = EndReason.FAILED
     detail: str = ""
     usage: str = ""
+    cpu_latency: CpuLatency | None = None
 
     def run(self) -> int:
         """Returns the exit code; raises ConfigError where a child blamed the input and nothing was measured."""
@@ -127,6 +130,7 @@ class Supervisor:
             self.spans, progress,
         )  # fmt: skip
         self.session = session
+        self._hold_idle_states(session)
         self._info().save(self.workspace.staging / SESSION_FILE)  # what `recover` needs if we die from here on
         self.events.watch_results(session.wire.fd)
         gc.collect()
@@ -142,6 +146,16 @@ class Supervisor:
                 self._dump_stacks(session.engine)
             if self.end is not EndReason.DONE:
                 return
+
+    def _hold_idle_states(self, session: Session) -> None:
+        """Hold what was asked to be held, and say once what is not permitted here."""
+        if self.config.hold_cpu_latency:
+            self.cpu_latency = CpuLatency()
+            session.facts["isolation"]["harness"] = [self.cpu_latency.held]
+        for notes in session.facts["isolation"].values():
+            for held, line in notes:
+                if not held:
+                    print(f"isorate: {line}", file=sys.stderr)
 
     def _dump_stacks(self, engine: Child) -> None:
         """Have the engine write its threads' stacks to its log; works even while its main thread is inside C."""
@@ -183,6 +197,8 @@ class Supervisor:
             self._take_last_results(self.session)
         self.collector.set_word("receiver_stop", 1)
         self.events.close()
+        if self.cpu_latency is not None:
+            self.cpu_latency.release()
         gc.enable()
         gc.unfreeze()
 
@@ -195,6 +211,10 @@ class Supervisor:
             time.sleep(0.001)
         self.collector.set_word("receiver_stop", 1)  # its wire ends within one receive timeout
         session.wire.join()
+        if session.hiccups is not None:
+            session.hiccups.join()
+        if session.sampler is not None:
+            session.sampler.close()
         session.receiver.consume()
         if session.aborter is not None:
             session.aborter.close()
@@ -265,6 +285,7 @@ class Supervisor:
             placement=facts.get("placement", {}),
             pacer=facts.get("pacer", {}),
             wire=facts.get("wire", "compiled"),
+            isolation=facts.get("isolation", {}),
             engine=facts.get("engine", {}),
             plan={**describe(plan, self.config), **facts.get("plan", {})},
             end_detail=self.detail,

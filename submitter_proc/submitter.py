@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import zmq
 
 from harness.common import control as words
-from harness.common.clock import clock_report, monotonic_ns
-from harness.common.collector import CONTROL_WORDS, Collector
+from harness.common.clock import NS_PER_S, clock_report, monotonic_ns
+from harness.common.collector import CONTROL_WORDS, Collector, Int64Array
 from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
+from harness.common.isolation import RealTime, limit_spin, lock_memory
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.common.processes import defer_io_threads, sharpen_timers
+from harness.common.probes.gc_pauses import GcProbe
+from harness.common.processes import defer_io_threads, name_thread, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, push_socket, wait_until_connected
 from harness.common.specs import Preparation, SubmitterSpec
@@ -74,6 +76,12 @@ def choose_waiting(wait: str, own_core: bool, relative: bool, calibration: Calib
     return wait, Waiting(relative, calibration.margin_ns if wait == "hybrid" else 0)
 
 
+def mean_rate(offsets_ns: Int64Array) -> float:
+    """Requests per s of a plan; 0 for a burst, and for one request."""
+    span = int(offsets_ns[-1] - offsets_ns[0])
+    return (len(offsets_ns) - 1) * NS_PER_S / span if span > 0 else 0.0
+
+
 class Submitter:
     """Owns the data socket, the pacer and the submitter's block of the collector. Runs on the main thread."""
 
@@ -91,8 +99,7 @@ class Submitter:
         plan = load_plan(Path(prepared.plan))
         collector = Collector.attach(Path(prepared.collector))
         # Two cores: the pacer keeps the first, libzmq's I/O thread the second; one core: they share it.
-        io_cpu = self._spec.cores[1] if len(self._spec.cores) > 1 else None
-        context = make_context(io_cpu)
+        context = make_context(self._spec.io_cores or self._spec.cores[1:2])
         socket = push_socket(context, prepared.data_endpoint)
         try:
             if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
@@ -111,6 +118,14 @@ class Submitter:
         gated = make_gated_pacer(self._compiled, socket, collector) if plan.gated or cap else None
         pacer = make_pacer(self._compiled, socket, collector)
         wait, waiting = choose_waiting(self._spec.wait, self._spec.own_core, self._spec.relative, self._calibration)
+        real_time = RealTime() if self._spec.rt else None
+        if real_time is not None and real_time.on:
+            waiting = waiting._replace(margin_ns=limit_spin(waiting.margin_ns, mean_rate(plan.offsets_ns)))
+        notes = [real_time.held] if real_time is not None else []
+        notes += [lock_memory()] if self._spec.mlock else []
+        if self._spec.probes:
+            GcProbe(collector.rings["gc_submitter"], monotonic_ns).install()
+        name_thread("pacer")
         report = {
             "name": pacer.name,
             "fallback": self._compiled.missing,
@@ -118,7 +133,7 @@ class Submitter:
             "margin_ns": waiting.margin_ns,
             "sleep_overshoot_ns": self._calibration._asdict(),
         }
-        self._channel.send(words.READY, pacer=report, clock=clock_report())
+        self._channel.send(words.READY, pacer=report, clock=clock_report(), isolation=notes)
         sampling = Sampling.from_fields(self._spec.sampling)
         while True:
             message = self._channel.receive()
@@ -135,7 +150,11 @@ class Submitter:
                 self._channel.send(words.ARMED)
                 start = self._channel.expect(words.START, timeout_s=86_400)
                 t0 = start.body["t0_ns"]
+                if real_time is not None:
+                    real_time.begin()
                 end = gated.run(packed, gates, t0, waiting) if gated else pacer.run(packed, t0, waiting)
+                if real_time is not None:
+                    real_time.end()
                 collector.control[CONTROL_WORDS["submitter_done_runs"]] += 1
                 self._channel.send(words.RUN_SENT, handled=end.handled, errno=end.errno)
                 gc.enable()

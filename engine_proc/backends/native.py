@@ -63,12 +63,13 @@ class NativeBackend:
         kv_memory: int | None = None, prefix_cache: bool = True, prefill_max_tokens: int | None = None,
         chunked: bool = True, policy: Policy = "prefill_first", paged_attn: bool = True, cuda_graph: bool = False,
         compile: bool = False, overlap: bool = False, nvtx: bool = False, kernels: Kernels | None = None,
-        logits_observer: LogitsObserver | None = None,
+        torch_threads: int | None = None, logits_observer: LogitsObserver | None = None,
     ) -> None:  # fmt: skip
         """Load the model and set up the cache. `tokenizer` says what ends a text where the model's files do not.
 
         kv_blocks, kv_memory (bytes): size of the KV cache; neither: what `max_batch_size` full contexts take, within a
-        share of the free memory. prefill_max_tokens: token budget of a step. Raises ConfigError.
+        share of the free memory. prefill_max_tokens: token budget of a step. torch_threads: None is one a core, on a
+        CPU. Raises ConfigError.
         """
         for name, value in (("max_batch_size", max_batch_size), ("prefill_max_batch_size", prefill_max_batch_size)):
             if value < 1:
@@ -85,7 +86,8 @@ class NativeBackend:
         self._ranges = make_ranges(nvtx)
         #: What the step loop takes its own ranges from; None: off.
         self.nvtx_range: Callable[[str], AbstractContextManager[None]] | None = self._ranges if nvtx else None
-        self._threads = fit_threads_to_mask() if self._device.type == "cpu" else torch.get_num_threads()
+        own = self._device.type != "cpu" and torch_threads is None
+        self._threads = torch.get_num_threads() if own else fit_threads_to_mask(torch_threads)
         loaded = load_model(model)
         self._name, self._weights_from = loaded.name, loaded.weights_from
         self._eos_ids = loaded.eos_ids or (tokenizer.eos_ids if tokenizer is not None else ())

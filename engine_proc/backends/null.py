@@ -14,6 +14,7 @@ from collections import deque
 
 from engine_proc.backends.base import Capacity, EngineRequest, StepOutput, TokenEvent
 from harness.common.clock import Clock
+from harness.common.processes import name_thread
 from harness.common.specs import NullSpec
 from harness.common.stamps import FinishReason
 
@@ -123,6 +124,7 @@ class NullBackend:
                 pass
 
     def _spin_for_ever(self) -> None:
+        name_thread("gil-hog")
         closed = self._closed
         while not closed.is_set():
             for _ in range(100_000):

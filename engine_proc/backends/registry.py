@@ -49,10 +49,11 @@ def _native(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
 def _transformers(spec: EngineSpec, tokenizer: Any, clock: Clock) -> EngineBackend:
     from engine_proc.backends.transformers_model import load_transformers_model
 
-    model = load_transformers_model(spec.model, spec.device, spec.dtype, tokenizer.eos_ids)
+    options = EngineOptions.from_body(spec.options)
+    model = load_transformers_model(spec.model, spec.device, spec.dtype, tokenizer.eos_ids, options.torch_threads)
     from engine_proc.backends.transformers_cb import TransformersBackend  # only now is its version known to fit
 
-    backend = TransformersBackend(model, spec.max_batch_size, EngineOptions.from_body(spec.options), clock)
+    backend = TransformersBackend(model, spec.max_batch_size, options, clock)
     backend.warm_up()
     return backend
 

@@ -39,14 +39,14 @@ class TransformersModel:
 
 
 def load_transformers_model(
-    model: str, device: str, dtype: str, tokenizer_eos_ids: tuple[int, ...] = ()
+    model: str, device: str, dtype: str, tokenizer_eos_ids: tuple[int, ...] = (), torch_threads: int | None = None
 ) -> TransformersModel:
     """Load `model` with SDPA attention. Raises ConfigError, one line, for what transformers cannot load or run."""
     if not transformers.__version__.startswith(f"{VERSION}."):
         raise ConfigError(f"--engine transformers needs transformers {VERSION}, {transformers.__version__} is there")
     place = choose_device(device)
-    if place.type == "cpu":
-        fit_threads_to_mask()
+    if place.type == "cpu" or torch_threads is not None:
+        fit_threads_to_mask(torch_threads)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source = find_model(model, HUB_FILES)
     with _in_one_line(model):

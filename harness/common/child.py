@@ -14,7 +14,7 @@ from collections.abc import Callable
 from harness.common import control as words
 from harness.common.control import ControlChannel, ControlMessage, PeerGoneError
 from harness.common.errors import ConfigError
-from harness.common.processes import die_with_parent, ignore_interrupt, pin_self
+from harness.common.processes import die_with_parent, ignore_interrupt, name_thread, pin_self
 
 
 def run_child(program: str, serve: Callable[[ControlChannel, ControlMessage], None]) -> int:
@@ -44,6 +44,7 @@ def run_child(program: str, serve: Callable[[ControlChannel, ControlMessage], No
 
 def _end_with_peer(fd: int) -> None:
     """Second line behind the kernel's death signal: end this process when the harness's end of the channel closes."""
+    name_thread("death-pipe")
     poller = select.poll()
     poller.register(fd, select.POLLHUP | select.POLLRDHUP)
     poller.poll()

@@ -34,12 +34,16 @@ class Symbols(NamedTuple):
     clock_nanosleep: Any
     sched_yield: Any
     write: Any
+    pread: Any
+    gil_ensure: Any
+    gil_release: Any
 
 
 def load_symbols() -> Symbols:
     """Find the functions. Raises NogilUnavailableError naming what is missing."""
     zmq_library = ctypes.CDLL(_libzmq_path())
     libc = ctypes.CDLL(None, use_errno=False)
+    python = ctypes.CDLL(None)  # not ctypes.pythonapi, whose functions take the GIL themselves
     ptr, size, integer = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int
     try:
         return Symbols(
@@ -51,6 +55,9 @@ def load_symbols() -> Symbols:
             clock_nanosleep=_function(libc.clock_nanosleep, integer, integer, integer, ptr, ptr),
             sched_yield=_function(libc.sched_yield, integer),
             write=_function(libc.write, ctypes.c_ssize_t, integer, ptr, size),
+            pread=_function(libc.pread, ctypes.c_ssize_t, integer, ptr, size, ctypes.c_int64),
+            gil_ensure=_function(python.PyGILState_Ensure, integer),
+            gil_release=_function(python.PyGILState_Release, None, integer),
         )
     except AttributeError as error:
         raise NogilUnavailableError(f"missing symbol: {error}") from error

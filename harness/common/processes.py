@@ -10,6 +10,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
+_PR_SET_NAME = 15
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
@@ -22,6 +23,11 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 def sharpen_timers() -> bool:
     """Timer slack of this thread and of those it creates to 1 ns (default 50 us). False where the kernel refuses."""
     return _prctl(_PR_SET_TIMERSLACK, 1)
+
+
+def name_thread(name: str) -> None:
+    """Give the calling thread the kernel's name for it (15 bytes count), as /proc and perf show it."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -41,17 +47,28 @@ def ignore_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def io_threads() -> list[int]:
+    """Thread ids of libzmq's I/O threads of this process."""
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            if Path(f"/proc/self/task/{task}/comm").read_text().startswith("ZMQbg/IO"):
+                found.append(int(task))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
 def defer_io_threads() -> int:
     """Give libzmq's I/O threads of this process the batch policy: woken by a send, they no longer preempt the sender.
 
     Returns how many there were. A kernel that refuses leaves them as they are.
     """
     deferred = 0
-    for task in os.listdir("/proc/self/task"):
+    for thread in io_threads():
         try:
-            if Path(f"/proc/self/task/{task}/comm").read_text().startswith("ZMQbg/IO"):
-                os.sched_setscheduler(int(task), os.SCHED_BATCH, os.sched_param(0))
-                deferred += 1
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+            deferred += 1
         except OSError:
             continue
     return deferred
@@ -81,11 +98,15 @@ def _stat(pid: int) -> list[str]:
 
 
 def affinity_of(pid: int) -> list[int]:
-    """Cores that any thread of `pid` may run on, read back from the kernel; [] where the process is gone."""
+    """Cores that any thread of `pid` may run on, read back from the kernel; [] where the process is gone.
+
+    libzmq's own threads are left out: `--io-cores` places them, and the processes may share those cores.
+    """
     cores: set[int] = set()
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            cores |= os.sched_getaffinity(int(task))
+            if not Path(f"/proc/{pid}/task/{task}/comm").read_text(errors="replace").startswith("ZMQbg"):
+                cores |= os.sched_getaffinity(int(task))
     except OSError:
         pass  # a thread or the process ended meanwhile: what was read stays true
     return sorted(cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import zmq
@@ -14,11 +15,11 @@ RECEIVE_TIMEOUT_MS = 100  # how often a blocked receive looks at the stop word
 LINGER_MS = 1000  # set at creation: setting it late races with the I/O thread
 
 
-def make_context(io_cpu: int | None = None) -> zmq.Context[zmq.Socket[bytes]]:
-    """A context with one I/O thread, on CPU `io_cpu` where given. Must be called before the first socket."""
+def make_context(io_cpus: Iterable[int] = ()) -> zmq.Context[zmq.Socket[bytes]]:
+    """A context with one I/O thread, on the CPUs `io_cpus` where given. Must be called before the first socket."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-    if io_cpu is not None:
-        context.set(zmq.THREAD_AFFINITY_CPU_ADD, io_cpu)
+    for cpu in io_cpus:
+        context.set(zmq.THREAD_AFFINITY_CPU_ADD, cpu)
     return context
 
 
@@ -32,9 +33,7 @@ def push_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.S
     return socket
 
 
-def pull_socket(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_frame_bytes: int
-) -> zmq.Socket[bytes]:
+def pull_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_frame_bytes: int) -> zmq.Socket[bytes]:
     """A bound PULL socket that disconnects a peer whose message exceeds `max_frame_bytes`."""
     socket = context.socket(zmq.PULL)
     socket.setsockopt(zmq.LINGER, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from harness.common.errors import ProtocolError
@@ -20,7 +20,7 @@ class Spec:
     @classmethod
     def from_body(cls: type[SpecT], body: dict[str, Any]) -> SpecT:
         """Raises ProtocolError for a body that does not fit."""
-        names = {field.name for field in fields(cls)}
+        names = {item.name for item in fields(cls)}
         if set(body) != names:
             raise ProtocolError(f"{cls.__name__} with fields {sorted(set(body) ^ names)}")
         return cls(**body)
@@ -62,6 +62,7 @@ class EngineOptions(Spec):
     compile: bool = False
     overlap: bool = False
     nvtx: bool = False
+    torch_threads: int | None = None
 
     def chosen(self) -> dict[str, Any]:
         """What does not leave the choice to the engine, by name."""
@@ -69,8 +70,28 @@ class EngineOptions(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessOptions(Spec):
+    """How the engine's process runs Python, whatever the engine. switch_interval_ns: 0 leaves Python's own (5 ms).
+
+    ingress: "thread", or "polled" by the step loop between steps. gc: "freeze" (what is there at READY is never looked
+    at again), "on" (as Python has it), "off" (frozen, and none from then on). tokenize_call: "encode" | "encode_batch".
+    """
+
+    switch_interval_ns: int = 0
+    ingress: str = "thread"
+    gc: str = "freeze"
+    tokenize_call: str = "encode"
+    probes: bool = True
+    mlock: bool = False
+    io_cores: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec(Spec):
-    """What the engine process needs before the plan is known. options, null: bodies of EngineOptions and NullSpec."""
+    """What the engine process needs before the plan is known.
+
+    options, null, process: bodies of EngineOptions, NullSpec and ProcessOptions.
+    """
 
     engine: str
     model: str
@@ -84,6 +105,7 @@ class EngineSpec(Spec):
     wire: str  # "auto" | "compiled" | "python"
     null: dict[str, Any]
     options: dict[str, Any]
+    process: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,7 @@ class SubmitterSpec(Spec):
     """What the submitter process needs before the plan is known. pacer, wait: as the user asked.
 
     max_concurrency: most requests in flight, 0: no cap.
+    rt: the pacer under SCHED_FIFO while it paces. io_cores: of libzmq's I/O thread; empty: the second of `cores`.
     """
 
     pacer: str
@@ -100,6 +123,10 @@ class SubmitterSpec(Spec):
     own_core: bool
     sampling: list[Any]
     max_concurrency: int
+    probes: bool = True
+    rt: bool = False
+    mlock: bool = False
+    io_cores: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

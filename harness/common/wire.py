@@ -20,6 +20,7 @@ import zmq
 from harness.common.clock import monotonic_ns
 from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.nogil import load_numba, load_symbols, memory_fence
+from harness.common.processes import name_thread
 
 _SLOT = 4  # cells a slot: start (never wraps), length in bytes, t_wire, found the consumer parked
 _HEAD, _DONE = 0, 1  # owned by: wire thread
@@ -113,6 +114,7 @@ class _WireThread:
         os.eventfd_read(self.fd)
 
     def _run(self) -> None:
+        name_thread(self._thread.name)
         try:
             socket = self._make_socket()
         except BaseException as error:

@@ -14,6 +14,7 @@ from harness.common.collector import Collector
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
 from harness.common.stamps import SEPARATE_LEDGER, EndReason, Ledger
+from harness.contention import PROBES_FILE
 from harness.ledger import MAX_EXAMPLES, Audit, Violation
 from harness.metrics import Conditions, RunMetrics, measure_run
 from harness.plan.arrival_spec import ArrivalSpec
@@ -120,6 +121,8 @@ def _write(
     if not (staging / "plan.npz").exists():
         write_file(staging / "plan.npz", plan.save, kept)
     write_file(staging / SESSION_FILE, info.save, kept)
+    if records.probes is not None:
+        write_file(staging / PROBES_FILE, records.probes.save, kept)
     write_file(staging / "requests.csv", lambda path: write_requests_csv(path, records.runs), kept)
     if texts is not None or info.config.get("save_outputs"):
         outputs = read_outputs(collector)

@@ -21,6 +21,7 @@ class SessionInfo:
 
     command: argv as a list. placement: {"engine": [cpu, ...], "submitter": [...], "harness": [...], "asked": bool} as
     read back from /proc. pacer: {"name", "wait", "margin_ns", "calibration", ...}. wire: "compiled" | "python".
+    isolation: by process, [held, line] of each --rt, --mlock and --hold-cpu-latency that was asked for.
     engine: the backend's own description. plan: {"sha256", "num_requests", "nominal_rate" (None for a burst),
     "schedule" ("absolute" | "relative" | "burst"), "prompt_tokens"}. end_detail: one line, e.g. "exit code -9".
     stderr_tails: last lines of a child's stderr by process name.
@@ -33,6 +34,7 @@ class SessionInfo:
     placement: Mapping[str, Any] = field(default_factory=dict)
     pacer: Mapping[str, Any] = field(default_factory=dict)
     wire: str = "compiled"
+    isolation: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
     end_detail: str = ""

@@ -38,7 +38,12 @@ def build_summary(
         "manifest": info.manifest,
         "plan": _plan(info, plan, runs),
         "engine": info.engine,
-        "host": {"placement": info.placement, "pacer": info.pacer, "wire": info.wire},
+        "host": {
+            "placement": info.placement,
+            "pacer": info.pacer,
+            "wire": info.wire,
+            "isolation": info.isolation,
+        },
         "verdict": verdict.to_json(),
         "runs": [run.to_json() for run in runs],
         "not_started": records.not_started,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from harness.child_specs import engine_options, engine_spec, sampling_of, submitter_spec
 from harness.common.protocol import Sampling
-from harness.common.specs import EngineOptions
+from harness.common.specs import EngineOptions, ProcessOptions
 from harness.config import RunConfig
 from harness.cores import Placement
 
@@ -44,6 +46,27 @@ def test_what_is_left_to_the_engine_is_not_among_what_was_chosen() -> None:
 def test_the_engine_s_specification_carries_its_options() -> None:
     spec = engine_spec(RunConfig(block_size=8), (0,))
     assert EngineOptions.from_body(spec.options).block_size == 8
+
+
+def test_how_the_engine_s_process_runs_is_passed_on() -> None:
+    core = min(os.sched_getaffinity(0))
+    config = RunConfig(
+        switch_interval_ms=0.5, ingress="polled", gc="off", tokenize_call="encode_batch", probes="off", mlock=True,
+        io_cores=[core], torch_threads=3,
+    )  # fmt: skip
+    asked = ProcessOptions(500_000, "polled", "off", "encode_batch", False, True, [core])
+    assert ProcessOptions.from_body(engine_spec(config, (0,)).process) == asked
+    assert engine_options(config).torch_threads == 3
+    assert ProcessOptions.from_body(engine_spec(RunConfig(), (0,)).process) == ProcessOptions()
+    assert engine_options(RunConfig()).torch_threads is None
+
+
+def test_priority_and_isolation_reach_the_submitter_only_where_they_were_asked_for() -> None:
+    plain = submitter_spec(RunConfig(), PLACEMENT)
+    assert (plain.rt, plain.mlock, plain.io_cores, plain.probes) == (False, False, [], True)
+    core = min(os.sched_getaffinity(0))
+    asked = submitter_spec(RunConfig(rt=True, mlock=True, io_cores=[core], probes="off"), PLACEMENT)
+    assert (asked.rt, asked.mlock, asked.io_cores, asked.probes) == (True, True, [core], False)
 
 
 def test_the_submitter_is_told_all_of_the_sampling() -> None:

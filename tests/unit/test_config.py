@@ -155,6 +155,16 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("engine_cores", "60000", "not among those"),
     ("submitter_cores", "60000", "not among those"),
     ("harness_cores", "60000", "not among those"),
+    ("io_cores", "60000", "not among those"),
+    ("torch_threads", 0, "from 1 to"),
+    ("torch_threads", 10**6, "from 1 to"),
+    ("switch_interval_ms", 0, "from 0.001 to"),
+    ("switch_interval_ms", 1e9, "from 0.001 to"),
+    ("switch_interval_ms", "nan", "finite"),
+    ("ingress", "process", "'polled'"),
+    ("gc", "never", "'freeze'"),
+    ("tokenize_call", "decode", "'encode_batch'"),
+    ("probes", "some", "on or off"),
     ("collector_dir", "", "empty"),
     ("start_timeout_s", 0, "> 0"),
     ("start_timeout_s", "inf", "finite"),
@@ -206,7 +216,8 @@ def test_a_null_engine_value_beyond_a_bound_names_the_flag_and_the_range(field: 
 
 
 def test_every_field_with_a_bound_is_in_the_tables_above() -> None:
-    unbounded = {"unique_prompts", "pretok", "stop_on_eos", "null_hold_gil", "save_outputs", "allow_invalid", "quiet"}
+    unbounded = {"unique_prompts", "pretok", "stop_on_eos", "null_hold_gil", "save_outputs", "allow_invalid", "quiet",
+                 "rt", "mlock", "hold_cpu_latency"}  # fmt: skip
     assert {name for name, _, _ in BEYOND + BEYOND_NULL} | unbounded == set(RunConfig.model_fields)
 
 
@@ -275,6 +286,23 @@ def test_a_prompt_file_refuses_the_constructed_prompt_and_names_both(field: str,
 
 def test_tokenize_workers_are_refused_with_pretok() -> None:
     assert "--tokenize-workers" in refused(pretok=True, tokenize_workers=2)
+
+
+def test_a_call_of_the_tokenizer_that_nobody_makes_is_refused() -> None:
+    assert "--pretok" in refused(pretok=True, tokenize_call="encode_batch")
+    assert RunConfig(pretok=True, tokenize_call="encode").pretok
+
+
+def test_a_polled_ingress_has_no_workers_to_hand_texts_to() -> None:
+    line = refused(ingress="polled", tokenize_workers=1)
+    assert "--tokenize-workers" in line and "--ingress" in line
+
+
+@pytest.mark.parametrize("engine", ["null", "my.module:make"])
+def test_torch_s_threads_are_set_for_our_own_engines_only(engine: str) -> None:
+    line = refused(engine=engine, torch_threads=2)
+    assert line.startswith("--torch-threads") and engine in line
+    assert RunConfig(torch_threads=2).torch_threads == 2
 
 
 @pytest.mark.parametrize(

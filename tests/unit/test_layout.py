@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.common.collector import MAX_RUNS
+from harness.common.collector import MAX_RUNS, collector_bytes
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
 from harness.layout import MAX_STEPS, SPARE_STEPS, RunSpan, collector_shape, lay_out
@@ -47,7 +47,19 @@ def test_every_run_has_a_cell_for_its_start() -> None:
 def test_the_collector_has_room_for_every_row_and_token_of_all_runs() -> None:
     load = plan(10, 20, 30)
     shape = collector_shape(load, lay_out(load, warmup_runs=1, warmup_requests=2, repeat_runs=2))
-    assert shape == (2 + 3 + 3, 30 + 60 + 60 + SPARE_STEPS, 30 + 60 + 60)
+    assert shape[:3] == (2 + 3 + 3, 30 + 60 + 60 + SPARE_STEPS, 30 + 60 + 60)
+    assert not any(shape[3:])  # no probes, no rings
+
+
+def test_probes_get_room_for_the_time_planned_within_bounds() -> None:
+    load = plan(1, 1)
+    load.offsets_ns[1] = 100 * 10**9
+    shape = collector_shape(load, lay_out(load, 0, 0, 2), probed_cpus=3)
+    assert shape.gil == (2 * 200 + 60) * 200  # a look every 5 ms for twice the planned time and a minute
+    assert shape.cpus == 2 * 2 * (3 + 1)
+    load.offsets_ns[1] = 10**18
+    longest = collector_shape(load, lay_out(load, 0, 0, 2), probed_cpus=3)
+    assert longest.gil == 1_000_000 and collector_bytes(longest) < 150 << 20
 
 
 def test_negative_token_counts_take_no_room_from_others() -> None:

@@ -8,6 +8,9 @@ import numpy as np
 
 from harness.common.collector import RING_CELLS, Int64Array
 
+#: Cells of a ring's head; cell 0 counts the rows written. EXACT: its times need no GIL to be taken.
+EXACT, SHORTEST, SLEEPS, PERIOD = 1, 2, 3, 4
+
 
 class RingWriter:
     """Writes rows from Python. The row is whole before the count says that it is there; there is one writer."""
@@ -28,16 +31,17 @@ class RingWriter:
 
 
 class RingRows(NamedTuple):
-    """rows: int64[n, 8], oldest first, a copy. lost: how many older rows were overwritten."""
+    """rows: int64[n, 8], oldest first, a copy. lost: how many older rows were overwritten. head: int64[8], a copy."""
 
     rows: Int64Array
     lost: int
+    head: Int64Array
 
 
 def read_ring(ring: Int64Array) -> RingRows:
     """What a ring holds, after its writer has ended. A count that cannot be (a damaged file) reads as an empty ring."""
-    count, room = int(ring[0, 0]), len(ring) - 1
+    count, room, head = int(ring[0, 0]), len(ring) - 1, np.array(ring[0])
     if count <= room:
-        return RingRows(np.array(ring[1 : 1 + max(count, 0)]), 0)
+        return RingRows(np.array(ring[1 : 1 + max(count, 0)]), 0, head)
     start = count % room if room else 0
-    return RingRows(np.concatenate([ring[1 + start :], ring[1 : 1 + start]]), count - room)
+    return RingRows(np.concatenate([ring[1 + start :], ring[1 : 1 + start]]), count - room, head)

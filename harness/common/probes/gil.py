@@ -1,0 +1,176 @@
+"""The GIL probe: a thread of the engine that sleeps, then asks for the GIL, and writes how long it had to wait.
+
+`compiled`: one nogil loop; the wake-up is stamped before the GIL is asked for, so the wait is exact and no timer error
+is in it. `python`, the plain twin: the overshoot of a sleep, which also holds timer error; readers subtract the
+control's. Both read the run-queue delay that fell into the wait from schedstat. Periods are exponential (as in
+gil_load), else the probe could run in step with what it probes.
+
+A row: when the wait began (ns), the wait (ns), the run-queue delay within it (ns), how late the sleep ended (ns; 0 in
+the plain twin, whose wait holds it). Cell 1 of the head is 1 where the waits are exact.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.common.clock import NS_PER_S, Clock
+from harness.common.collector import Int64Array
+from harness.common.nogil import NogilUnavailableError, load_numba, load_symbols
+from harness.common.probes.ring import EXACT, RingWriter
+from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
+from harness.common.processes import name_thread
+
+#: 200 looks a second: about 0.3 % of a core, and a stall of 5 ms is met by two looks of three.
+PERIOD_NS = 5_000_000
+LONGEST_SLEEP = 10  # periods; the stop word is read at every wake-up
+NAME = "gil-probe"
+_WORTH_READING_NS = 20_000  # a shorter wait holds no run-queue delay worth a system call
+
+
+class GilProbe(Protocol):
+    """A probe thread; `stop` ends it within ten periods, also without the stop word."""
+
+    exact: bool
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class _ProbeThread:
+    exact = False
+
+    def __init__(self, ring: Int64Array, control: Int64Array, stop_cell: int, period_ns: int) -> None:
+        self._ring = ring
+        self._control = control
+        self._stop_cell = stop_cell
+        self._period_ns = period_ns
+        self._own_stop = np.zeros(1, dtype=np.int64)  # owned by: who calls stop()
+        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+
+    def start(self) -> None:
+        self._ring[0, EXACT] = int(self.exact)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it: it must not ask for the GIL of an interpreter that is going away."""
+        self._own_stop[0] = 1
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        name_thread(NAME)
+        fd = open_schedstat()
+        try:
+            self._loop(fd)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _loop(self, fd: int) -> None:
+        raise AssertionError("subclasses loop")
+
+
+class CompiledGilProbe(_ProbeThread):
+    """Asks for the GIL from compiled code; `loop` is what `compile_probe` returned."""
+
+    exact = True
+
+    def __init__(self, ring: Int64Array, control: Int64Array, stop_cell: int, period_ns: int, loop: Any) -> None:
+        super().__init__(ring, control, stop_cell, period_ns)
+        self._compiled = loop
+
+    def _loop(self, fd: int) -> None:
+        _call(self._compiled, self._ring, self._control, self._stop_cell, self._own_stop, fd, self._period_ns)
+
+
+class PlainGilProbe(_ProbeThread):
+    """The plain twin: a sleep in Python, whose overshoot holds timer error, run-queue delay and the wait."""
+
+    def __init__(self, ring: Int64Array, control: Int64Array, stop_cell: int, period_ns: int, clock: Clock) -> None:
+        super().__init__(ring, control, stop_cell, period_ns)
+        self._clock = clock
+
+    def _loop(self, fd: int) -> None:
+        writer, draw = RingWriter(self._ring), random.Random(1)
+        while self._control[self._stop_cell] == 0 and self._own_stop[0] == 0:
+            pause = min(int(draw.expovariate(1 / self._period_ns)), LONGEST_SLEEP * self._period_ns)
+            before = run_delay(fd)
+            due = self._clock() + pause
+            time.sleep(pause / NS_PER_S)
+            wait = self._clock() - due
+            writer.write(due, wait, run_delay(fd) - before, 0)
+
+
+def make_gil_probe(
+    ring: Int64Array, control: Int64Array, stop_cell: int, clock: Clock, *, plain: bool, period_ns: int = PERIOD_NS
+) -> GilProbe:
+    """The compiled probe, or the plain one where that is asked for or the other cannot be had."""
+    if not plain:
+        try:
+            return CompiledGilProbe(ring, control, stop_cell, period_ns, compile_probe())
+        except NogilUnavailableError:
+            pass
+    return PlainGilProbe(ring, control, stop_cell, period_ns, clock)
+
+
+def compile_probe() -> Any:
+    """The loop, compiled by a call that finds the stop word set. Raises NogilUnavailableError."""
+    loop = _build()
+    stopped = np.ones(1, dtype=np.int64)
+    _call(loop, np.zeros((2, 8), dtype=np.int64), stopped, 0, stopped, -1, PERIOD_NS)
+    loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
+    return loop
+
+
+def _call(
+    loop: Any, ring: Int64Array, control: Int64Array, stop_cell: int, own_stop: Int64Array, fd: int, period_ns: int
+) -> None:
+    scratch, text = np.zeros(2, dtype=np.int64), np.zeros(SCHEDSTAT_BYTES, dtype=np.uint8)
+    loop(ring, control, stop_cell, own_stop, scratch, text, fd, period_ns)
+
+
+def _build() -> Any:
+    symbols, njit = load_symbols(), load_numba()
+    clock_gettime, clock_nanosleep = symbols.clock_gettime, symbols.clock_nanosleep
+    take_gil, give_gil = symbols.gil_ensure, symbols.gil_release
+    read_delay = compiled_run_delay(njit, symbols.pread)
+    log, longest, worth_reading = np.log, LONGEST_SLEEP, _WORTH_READING_NS
+
+    # scratch: a timespec. The thread has a Python thread state, given up for the length of this loop (nogil), which
+    # PyGILState_Ensure takes up again and PyGILState_Release gives up: what a C extension does around a callback.
+    def probe(ring, control, stop_cell, own_stop, scratch, text, fd, period):  # type: ignore[no-untyped-def]
+        here = scratch.ctypes.data
+        rows = ring.shape[0] - 1
+        state = 88172645463325252
+        clock_gettime(1, here)
+        now = scratch[0] * 1_000_000_000 + scratch[1]
+        while control[stop_cell] == 0 and own_stop[0] == 0:
+            state = state * 6364136223846793005 + 1442695040888963407  # Knuth's MMIX generator, modulo 2**64
+            share = ((state >> 11) & 9007199254740991) / 9007199254740992.0
+            due = now + min(int(-log(1.0 - share) * period), longest * period)
+            scratch[0] = due // 1_000_000_000
+            scratch[1] = due % 1_000_000_000
+            while clock_nanosleep(1, 1, here, 0) == 4:
+                pass
+            before = read_delay(fd, text)
+            clock_gettime(1, here)
+            woke = scratch[0] * 1_000_000_000 + scratch[1]
+            held = take_gil()
+            clock_gettime(1, here)
+            give_gil(held)
+            now = scratch[0] * 1_000_000_000 + scratch[1]
+            count = ring[0, 0]
+            at = 1 + count % rows
+            ring[at, 0] = woke
+            ring[at, 1] = now - woke
+            ring[at, 2] = read_delay(fd, text) - before if now - woke > worth_reading else 0
+            ring[at, 3] = woke - due
+            ring[0, 0] = count + 1
+
+    return njit(nogil=True)(probe)

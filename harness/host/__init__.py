@@ -1,0 +1,1 @@
+"""What the parent reads of the host, outside the measured processes: threads, CPUs, control groups, idle states."""
