@@ -69,7 +69,7 @@ def whole_session(shm: Path, results: Path) -> Path:
     path = made.collector.path
     made.collector.close()
     raw, text = bytearray(path.read_bytes()), json.dumps(meta).encode()
-    raw[72:80], raw[80 : 80 + len(text)] = struct.pack("<q", len(text)), text
+    raw[112:120], raw[120 : 120 + len(text)] = struct.pack("<q", len(text)), text
     path.unlink()
     (shm / "isorate-1.collector").write_bytes(raw)
     return shm / "isorate-1.collector"
