@@ -6,6 +6,9 @@ Each engine is a process of its own that loads the model once and then waits; ro
 that a slow minute of the machine hits all of them. prefill: 32 prompts of 259 tokens, 1 new token each, prompt tokens
 per second of the whole call. decode: 16 prompts of 64 tokens, 64 new tokens each, new tokens per second of the whole
 call, its prefill included. The median of the rounds counts; a first round warms up and does not.
+
+A measurement can be cut into parts (`--dtypes bfloat16 --rounds 1 --json FILE`, again and again): each adds its rounds
+to FILE, and `--table FILE` prints the medians of all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("native", "transformers", "transformers-cb", "vllm")
 Prompts = list[list[int]]
+#: Tokens per second, one value a round, by dtype, engine and load.
+Rates = dict[str, dict[str, dict[str, list[float]]]]
 #: Runs prompts to their end with so many new tokens each; returns what came out.
 Generate = Callable[[Prompts, int], list[list[int]]]
 
@@ -233,7 +238,7 @@ def measure(dtype: str, arguments: argparse.Namespace, folder: str) -> dict[str,
     return rates
 
 
-def report(rates: dict[str, dict[str, dict[str, list[float]]]], engines: Sequence[str]) -> None:
+def report(rates: Rates, engines: Sequence[str]) -> None:
     print("\n| dtype | load | " + " | ".join(engines) + " |")
     print("|---|---|" + "---|" * len(engines))
     for dtype, by_engine in rates.items():
@@ -249,6 +254,17 @@ def report(rates: dict[str, dict[str, dict[str, list[float]]]], engines: Sequenc
     print(f"\nTokens/s: median (range) of the rounds; Nx: {engines[0]} has N times as many.")
 
 
+def add_to(path: Path, rates: Rates) -> None:
+    """Add the rounds to those of earlier parts in the file."""
+    together: Rates = json.loads(path.read_text()) if path.exists() else {}
+    for dtype, by_engine in rates.items():
+        for engine, by_load in by_engine.items():
+            loads = together.setdefault(dtype, {}).setdefault(engine, {})
+            for name, values in by_load.items():
+                loads.setdefault(name, []).extend(values)
+    path.write_text(json.dumps(together, indent=1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="builtin:gpt2")
@@ -257,8 +273,10 @@ def main() -> None:
     parser.add_argument("--cores", default="", help="such as 0,1 (default: the mask as it is)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vllm-python", default=os.environ.get("VLLM_PYTHON", ""))
+    parser.add_argument("--folder", default="", help="the model as a folder for vLLM (default: one is written)")
     parser.add_argument("--options", default="{}", help="JSON: arguments of the native backend")
-    parser.add_argument("--json", type=Path, help="also write every value here")
+    parser.add_argument("--json", type=Path, help="also add every value to this file")
+    parser.add_argument("--table", type=Path, help="print the table of such a file, and measure nothing")
     parser.add_argument("--vocab", type=int, default=49152, help="token ids are drawn below this")
     parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", help=argparse.SUPPRESS)
@@ -266,13 +284,17 @@ def main() -> None:
     if arguments.worker:
         work(arguments.worker, arguments.model, arguments.dtype, arguments.vocab, json.loads(arguments.options))
         return
+    if arguments.table:
+        rates = json.loads(arguments.table.read_text())
+        report(rates, [engine for engine in ENGINES if all(engine in by_engine for by_engine in rates.values())])
+        return
     there = [engine for engine in ENGINES if engine != "vllm" or arguments.vllm_python]
     arguments.engines = arguments.engines.split(",") if arguments.engines else there
-    folder = write_folder(arguments.model) if "vllm" in arguments.engines else ""
+    folder = arguments.folder or (write_folder(arguments.model) if "vllm" in arguments.engines else "")
     rates = {dtype: measure(dtype, arguments, folder) for dtype in arguments.dtypes.split(",")}
     report(rates, arguments.engines)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rates, indent=1))
+        add_to(arguments.json, rates)
 
 
 if __name__ == "__main__":

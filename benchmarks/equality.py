@@ -61,8 +61,11 @@ SETTINGS = (
     Setting("chunk beyond any prompt", options={"prefill_max_tokens": 1 << 20}),
     Setting("decode first, chunk 64", options={"policy": "decode_first", "prefill_max_tokens": 64}),
     Setting("preemption", small_pool=True),
-    Setting("preemption, chunk 17, decode first", options={"policy": "decode_first", "prefill_max_tokens": 17},
-            small_pool=True),
+    Setting(
+        "preemption, chunk 17, decode first",
+        options={"policy": "decode_first", "prefill_max_tokens": 17},
+        small_pool=True,
+    ),
     Setting("overlap", options={"overlap": True}),
     Setting("overlap, preemption", options={"overlap": True}, small_pool=True),
 )

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine_proc.decode_attention import DecodeMaker, Gathered, Span
+from engine_proc.decode_attention import DecodeMaker, Gathered, PieceAttention, Span
 from engine_proc.kv_cache import PagedKVCache
 
 
@@ -29,7 +29,12 @@ class PagedAttention:
         rows, pieces = spans[: self._num_rows], spans[self._num_rows :]
         assert all(span.length == 1 for span in rows), "spans of length 1 come first"
         self._decode = maker.decode(rows) if rows else None
-        self._prefill = _Prefill(cache, maker, pieces, dtype, device) if pieces else None
+        compiled = maker.pieces(pieces) if pieces else None
+        self._prefill: _Prefill | _CompiledPieces | None = None
+        if compiled is not None:
+            self._prefill = _CompiledPieces(maker, compiled, pieces)
+        elif pieces:
+            self._prefill = _Prefill(cache, maker, pieces, dtype, device)
         self._padding = padding
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -42,6 +47,22 @@ class PagedAttention:
         if self._padding:
             outs.append(q.new_zeros((self._padding, q.shape[1] * q.shape[2])))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+
+class _CompiledPieces:
+    """Pieces of prompts, longer than one token each, straight from the blocks."""
+
+    def __init__(self, maker: DecodeMaker, attend: PieceAttention, spans: Sequence[Span]) -> None:
+        self._num_tokens = sum(span.length for span in spans)
+        self._write = maker.writer(spans)
+        self._attend = attend
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> list[Tensor]:
+        q, k, v = q[: self._num_tokens], k[: self._num_tokens], v[: self._num_tokens]
+        self._write(layer, k, v)
+        out = q.new_empty((self._num_tokens, q.shape[1] * q.shape[2]))
+        self._attend(layer, q, out, scale)
+        return [out]
 
 
 class _Group(NamedTuple):

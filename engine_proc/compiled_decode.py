@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from engine_proc.compiled_prefill import PrefillMaker
 from engine_proc.cpu_kernels import FIELD, FIELDS, WRITE_FIELD, WRITE_FIELDS, Runner, make_kernels, scratch_floats
-from engine_proc.decode_attention import Span, Writer, slots
+from engine_proc.decode_attention import PieceAttention, Span, Writer, slots
 from engine_proc.kv_cache import PagedKVCache
 from engine_proc.models.base import Attention
+from engine_proc.prefill_kernel import fits
 
 
 class Compiled:
@@ -23,6 +25,8 @@ class Compiled:
         self.kernels = make_kernels(cache.shape.head_dim, cache.shape.dtype)
         self.run = Runner()
         self.scratch = np.zeros((self.run.max_threads, scratch_floats(max_tokens, cache.shape.head_dim)), np.float32)
+        self._max_tokens = max_tokens
+        self._prefill: PrefillMaker | None = None
 
     @property
     def threads(self) -> int:
@@ -33,6 +37,13 @@ class Compiled:
 
     def writer(self, spans: Sequence[Span]) -> Writer:
         return _CompiledWriter(self, spans)
+
+    def pieces(self, spans: Sequence[Span]) -> PieceAttention | None:
+        if not fits(self.cache.shape.head_dim):
+            return None
+        if self._prefill is None:  # compiled at the first prompt, which is warm-up's
+            self._prefill = PrefillMaker(self.cache, self.heads, self._max_tokens)
+        return self._prefill(spans)
 
 
 class _CompiledDecode:

@@ -1,24 +1,21 @@
 """Decode attention straight from KV blocks on a CPU, compiled with numba: no gather, no padded lengths, no masks.
 
 One task is one row and one KV head: it stores the row's new K and V, then attends with the head's group of queries.
-The inner loops are written as LLVM vectors, so that they are vectors on every CPU. Accumulates in float32 whatever the
+Accumulates in float32 whatever the
 cache holds. Its plain twin is `decode_attention.GatherDecode`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import carray, cfunc, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from engine_proc.cpu_vectors import find_gomp, make_intrinsics, pointer, softmax, thread_functions
 
 #: Names of the int64 parameters of a kernel, in order. Addresses unless said otherwise.
 FIELDS = (
@@ -39,10 +36,6 @@ _NUM_WRITE_FIELDS = len(WRITE_FIELDS)
 (_W_K, _W_V, _W_KEYS, _W_VALUES, _W_BLOCKS, _W_OFFSETS, _W_K_STRIDE, _W_V_STRIDE, _W_TOKENS, _W_KV_HEADS,
  _W_BLOCK_SIZE) = range(_NUM_WRITE_FIELDS)  # fmt: skip
 
-_F32, _I16, _I32 = ir.FloatType(), ir.IntType(16), ir.IntType(32)
-#: Adding, multiplying in another order is allowed; NaN and infinity stay what they are.
-_FLAGS = ("reassoc", "contract", "nsz", "arcp")
-
 
 class Kernels(NamedTuple):
     """Compiled for one head size and one dtype. `run(kernel, params, tasks)` calls them."""
@@ -56,202 +49,20 @@ def scratch_floats(max_tokens: int, head_dim: int) -> int:
     return -(-max_tokens // 16) * 16 + 2 * head_dim + 16
 
 
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
-@intrinsic
-def _float_of(typing_context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], _F32)
-
-    return types.float32(types.int32), generate
-
-
-class _Vectors:
-    """Code for loads, stores and sums of one head's `dim` values as vectors of float32."""
-
-    def __init__(self, dim: int, bf16: bool) -> None:
-        self.lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if dim % lanes == 0)
-        self.count = dim // self.lanes
-        self.bf16 = bf16
-        self.itemsize = 2 if bf16 else 4
-        self.floats = ir.VectorType(_F32, self.lanes)
-        self.ints = ir.VectorType(_I32, self.lanes)
-        self.shorts = ir.VectorType(_I16, self.lanes)
-
-    def at(self, builder: Any, address: Any, offset: int, kind: Any) -> Any:
-        where = builder.add(address, ir.Constant(address.type, offset)) if offset else address
-        return builder.inttoptr(where, kind.as_pointer())
-
-    def load(self, builder: Any, address: Any, i: int, bf16: bool | None = None) -> Any:
-        """Vector `i` of a head as float32."""
-        if not (self.bf16 if bf16 is None else bf16):
-            return builder.load(self.at(builder, address, i * self.lanes * 4, self.floats), align=4)
-        short = builder.load(self.at(builder, address, i * self.lanes * 2, self.shorts), align=2)
-        wide = builder.zext(short, self.ints)
-        shift = ir.Constant(self.ints, [16] * self.lanes)
-        return builder.bitcast(builder.shl(wide, shift), self.floats)
-
-    def store(self, builder: Any, address: Any, i: int, value: Any, bf16: bool) -> None:
-        if not bf16:
-            builder.store(value, self.at(builder, address, i * self.lanes * 4, self.floats), align=4)
-            return
-        bits = builder.bitcast(value, self.ints)
-        one, high = (ir.Constant(self.ints, [x] * self.lanes) for x in (1, 16))
-        odd = builder.and_(builder.lshr(bits, high), one)  # round half to even
-        rounded = builder.add(bits, builder.add(odd, ir.Constant(self.ints, [0x7FFF] * self.lanes)))
-        # A NaN must not round up into an infinity or wrap around to zero.
-        is_nan = builder.fcmp_unordered("uno", value, value)
-        kept = builder.select(is_nan, ir.Constant(self.ints, [0x7FC00000] * self.lanes), rounded)
-        short = builder.trunc(builder.lshr(kept, high), self.shorts)
-        builder.store(short, self.at(builder, address, i * self.lanes * 2, self.shorts), align=2)
-
-    def splat(self, builder: Any, value: Any) -> Any:
-        vector = ir.Constant(self.floats, ir.Undefined)
-        for lane in range(self.lanes):
-            vector = builder.insert_element(vector, value, ir.Constant(_I32, lane))
-        return vector
-
-    def total(self, builder: Any, vector: Any) -> Any:
-        """The sum of a vector's lanes, pairwise."""
-        lanes = self.lanes
-        while lanes > 1:
-            lanes //= 2
-            order = [i + lanes if i < lanes else i for i in range(self.lanes)]
-            mask = ir.Constant(ir.VectorType(_I32, self.lanes), order)
-            vector = builder.fadd(vector, builder.shuffle_vector(vector, vector, mask), flags=_FLAGS)
-        return builder.extract_element(vector, ir.Constant(_I32, 0))
-
-
-def _make_intrinsics(dim: int, bf16: bool) -> tuple[Any, Any, Any, Any, Any]:
-    vectors = _Vectors(dim, bf16)
-
-    @intrinsic
-    def scores(typing_context: Any, out: Any, q: Any, keys: Any, count: Any) -> Any:
-        """out[t] = q . keys[t] for `count` tokens of one block; q in float32."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            out_at, q_at, keys_at, number = args
-            query = [vectors.load(builder, q_at, i, bf16=False) for i in range(vectors.count)]
-            with cgutils.for_range(builder, number, intp=number.type) as loop:
-                row = builder.add(keys_at, builder.mul(loop.index, ir.Constant(number.type, dim * vectors.itemsize)))
-                sums = [builder.fmul(query[i], vectors.load(builder, row, i), flags=_FLAGS)
-                        for i in range(vectors.count)]  # fmt: skip
-                while len(sums) > 1:
-                    pairs = [builder.fadd(a, b, flags=_FLAGS) for a, b in zip(sums[::2], sums[1::2], strict=False)]
-                    sums = pairs + ([sums[-1]] if len(sums) % 2 else [])
-                place = builder.add(out_at, builder.mul(loop.index, ir.Constant(number.type, 4)))
-                builder.store(vectors.total(builder, sums[0]), builder.inttoptr(place, _F32.as_pointer()), align=4)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.int64), generate
-
-    @intrinsic
-    def accumulate(typing_context: Any, acc: Any, weights: Any, values: Any, count: Any) -> Any:
-        """acc += sum of weights[t] * values[t] over `count` tokens of one block; acc in float32."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            acc_at, weights_at, values_at, number = args
-            cells = [cgutils.alloca_once_value(builder, vectors.load(builder, acc_at, i, bf16=False))
-                     for i in range(vectors.count)]  # fmt: skip
-            with cgutils.for_range(builder, number, intp=number.type) as loop:
-                row = builder.add(values_at, builder.mul(loop.index, ir.Constant(number.type, dim * vectors.itemsize)))
-                place = builder.add(weights_at, builder.mul(loop.index, ir.Constant(number.type, 4)))
-                weight = vectors.splat(builder, builder.load(builder.inttoptr(place, _F32.as_pointer()), align=4))
-                for i, cell in enumerate(cells):
-                    product = builder.fmul(weight, vectors.load(builder, row, i), flags=_FLAGS)
-                    builder.store(builder.fadd(builder.load(cell), product, flags=_FLAGS), cell)
-            for i, cell in enumerate(cells):
-                vectors.store(builder, acc_at, i, builder.load(cell), bf16=False)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.int64), generate
-
-    @intrinsic
-    def widen(typing_context: Any, out: Any, head: Any, factor: Any) -> Any:
-        """out = head * factor, float32 out of the cache's dtype."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            factors = vectors.splat(builder, args[2])
-            for i in range(vectors.count):
-                value = builder.fmul(vectors.load(builder, args[1], i), factors, flags=_FLAGS)
-                vectors.store(builder, args[0], i, value, bf16=False)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.float32), generate
-
-    @intrinsic
-    def narrow(typing_context: Any, out: Any, acc: Any, factor: Any) -> Any:
-        """out = acc * factor, the cache's dtype out of float32."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            factors = vectors.splat(builder, args[2])
-            for i in range(vectors.count):
-                value = builder.fmul(vectors.load(builder, args[1], i, bf16=False), factors, flags=_FLAGS)
-                vectors.store(builder, args[0], i, value, bf16=vectors.bf16)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.float32), generate
-
-    @intrinsic
-    def copy(typing_context: Any, out: Any, head: Any) -> Any:
-        """One head's values, bit by bit."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = vectors.shorts if vectors.bf16 else vectors.ints
-            for i in range(vectors.count):
-                offset = i * vectors.lanes * vectors.itemsize
-                value = builder.load(vectors.at(builder, args[1], offset, kind), align=vectors.itemsize)
-                builder.store(value, vectors.at(builder, args[0], offset, kind), align=vectors.itemsize)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), generate
-
-    return scores, accumulate, widen, narrow, copy
-
-
-@njit(nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
-def _softmax(scores: Any, length: int) -> float:
-    """exp(scores - their maximum) in place; the sum. 2**n times a polynomial, good to 2 units in the last place."""
-    top = scores[0]
-    for t in range(1, length):
-        top = max(top, scores[t])
-    total = np.float32(0.0)
-    for t in range(length):
-        x = max(scores[t] - top, np.float32(-87.0))
-        n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-        r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
-        p = np.float32(1.9875691500e-4)
-        p = p * r + np.float32(1.3981999507e-3)
-        p = p * r + np.float32(8.3334519073e-3)
-        p = p * r + np.float32(4.1665795894e-2)
-        p = p * r + np.float32(1.6666665459e-1)
-        p = p * r + np.float32(5.0000001201e-1)
-        value = (p * r * r + r + np.float32(1.0)) * _float_of(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
-        scores[t] = value
-        total += value
-    return total
-
-
 @cache
 def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
     """Compile for one head size and dtype (float32 or bfloat16); takes about a second, once a process."""
     dim, bf16 = head_dim, dtype is torch.bfloat16
     size = 2 if bf16 else 4
-    scores, accumulate, widen, narrow, copy = _make_intrinsics(dim, bf16)
-    thread, threads = _thread_functions()
+    scores, accumulate, widen, narrow, copy = make_intrinsics(dim, bf16)
+    thread, threads = thread_functions()
 
     @njit(nogil=True, error_model="numpy")
     def attend(p: Any, scale: float, part: int, row: int, head: int) -> None:
         """One row's query group of one KV head, its new token stored before."""
         block_size, kv_heads = p[_BLOCK_SIZE], p[_KV_HEADS]
-        length = carray(_pointer(p[_LENGTHS]), (p[_ROWS],), np.int64)[row]
-        table = carray(_pointer(p[_TABLES] + row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
+        length = carray(pointer(p[_LENGTHS]), (p[_ROWS],), np.int64)[row]
+        table = carray(pointer(p[_TABLES] + row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
         block_bytes, head_bytes = kv_heads * block_size * dim * size, head * block_size * dim * size
         last = length - 1
         place = table[last // block_size] * block_bytes + head_bytes + (last % block_size) * dim * size
@@ -259,15 +70,15 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
         copy(p[_VALUES] + place, p[_V] + (row * p[_V_STRIDE] + head * dim) * size)
         scratch = p[_SCRATCH] + part * p[_SCRATCH_STRIDE] * 4
         query, acc, weights = scratch, scratch + 4 * dim, scratch + 8 * dim
-        line = carray(_pointer(weights), (length,), np.float32)
-        sums = carray(_pointer(acc), (dim,), np.float32)
+        line = carray(pointer(weights), (length,), np.float32)
+        sums = carray(pointer(acc), (dim,), np.float32)
         group = p[_HEADS] // kv_heads
         for member in range(head * group, head * group + group):
             widen(query, p[_Q] + (row * p[_Q_STRIDE] + member * dim) * size, np.float32(scale))
             for first in range(0, length, block_size):
                 block = p[_KEYS] + table[first // block_size] * block_bytes + head_bytes
                 scores(weights + 4 * first, query, block, min(block_size, length - first))
-            total = _softmax(line, length)
+            total = softmax(line, length)
             sums[:] = np.float32(0.0)
             for first in range(0, length, block_size):
                 block = p[_VALUES] + table[first // block_size] * block_bytes + head_bytes
@@ -276,18 +87,18 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
 
     @cfunc(types.void(types.int64), nopython=True)
     def decode(params: int) -> None:
-        p = carray(_pointer(params), (_NUM_FIELDS,), np.int64)
-        scale = carray(_pointer(params + 8 * _SCALE), (1,), np.float64)[0]
+        p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
+        scale = carray(pointer(params + 8 * _SCALE), (1,), np.float64)[0]
         kv_heads, part, parts = p[_KV_HEADS], thread(), threads()
         for task in range(part, p[_ROWS] * kv_heads, parts):
             attend(p, scale, part, task // kv_heads, task % kv_heads)
 
     @cfunc(types.void(types.int64), nopython=True)
     def write(params: int) -> None:
-        p = carray(_pointer(params), (_NUM_WRITE_FIELDS,), np.int64)
+        p = carray(pointer(params), (_NUM_WRITE_FIELDS,), np.int64)
         tokens, kv_heads, block_size = p[_W_TOKENS], p[_W_KV_HEADS], p[_W_BLOCK_SIZE]
-        blocks = carray(_pointer(p[_W_BLOCKS]), (tokens,), np.int64)
-        offsets = carray(_pointer(p[_W_OFFSETS]), (tokens,), np.int64)
+        blocks = carray(pointer(p[_W_BLOCKS]), (tokens,), np.int64)
+        offsets = carray(pointer(p[_W_OFFSETS]), (tokens,), np.int64)
         part, parts = thread(), threads()
         for token in range(tokens * part // parts, tokens * (part + 1) // parts):
             for head in range(kv_heads):
@@ -298,40 +109,11 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
     return Kernels(decode, write)
 
 
-def _gomp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch computes with, so that kernels share its threads; None where it is another one."""
-    for path in sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*")):
-        library = ctypes.CDLL(str(path))
-        if hasattr(library, "GOMP_parallel"):
-            return library
-    return None
-
-
-def _thread_functions() -> tuple[Callable[[], int], Callable[[], int]]:
-    """This thread's number, and how many there are, callable from compiled code."""
-    library = _gomp()
-    if library is None:
-
-        @njit
-        def zero() -> int:
-            return 0
-
-        @njit
-        def one() -> int:
-            return 1
-
-        return zero, one
-    number, count = library.omp_get_thread_num, library.omp_get_num_threads
-    for function in (number, count):
-        function.argtypes, function.restype = (), ctypes.c_int
-    return number, count
-
-
 class Runner:
     """Calls kernels, on as many threads as torch has at that moment."""
 
     def __init__(self) -> None:
-        self._gomp = _gomp()
+        self._gomp = find_gomp()
         if self._gomp is not None:
             self._parallel = self._gomp.GOMP_parallel
             self._parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)

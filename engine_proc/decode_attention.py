@@ -31,11 +31,23 @@ class DecodeMaker(Protocol):
     def writer(self, spans: Sequence[Span]) -> Writer:
         """For the tokens of all `spans`, in order."""
 
+    def pieces(self, spans: Sequence[Span]) -> PieceAttention | None:
+        """Attention of pieces of prompts straight from the blocks, after `writer`; None: there is none here."""
+
 
 class Writer(Protocol):
     """Stores K and V [tokens, kv_heads, head_dim] of the tokens it was made for."""
 
     def __call__(self, layer: int, k: Tensor, v: Tensor) -> None: ...
+
+
+class PieceAttention(Protocol):
+    """Attends with q [tokens, heads, head_dim] of the pieces it was made for, whose K and V are in the cache.
+
+    Writes to the first rows of `out` [tokens or more, heads * head_dim], which is contiguous.
+    """
+
+    def __call__(self, layer: int, q: Tensor, out: Tensor, scale: float) -> None: ...
 
 
 def slots(spans: Sequence[Span], block_size: int) -> tuple[list[int], list[int]]:
@@ -119,3 +131,6 @@ class Gathered:
             cache.write(layer, blocks, offsets, k, v)
 
         return write
+
+    def pieces(self, spans: Sequence[Span]) -> PieceAttention | None:
+        return None

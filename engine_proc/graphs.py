@@ -105,9 +105,7 @@ class CapturedDecode:
 
     def _make(self, size: int, width: int) -> _Graph:
         self.late_captures += self._is_warm
-        ids, positions, blocks, offsets = (
-            torch.zeros(size, dtype=torch.int64, device=self._device) for _ in range(4)
-        )
+        ids, positions, blocks, offsets = (torch.zeros(size, dtype=torch.int64, device=self._device) for _ in range(4))
         inputs = GatherInputs(
             torch.zeros((size, width), dtype=torch.int64, device=self._device), torch.ones_like(ids), blocks, offsets
         )

@@ -18,9 +18,7 @@ from harness.common.stamps import ENGINE_COLUMNS, STEP_COLUMNS, FinishReason, Re
 IDLE_WAIT_S = 0.05  # how often an idle loop looks at the stop word
 
 _CELL = {name: i for i, name in enumerate(ENGINE_COLUMNS)}
-QUEUED, SCHEDULED, FIRST, LAST = (
-    _CELL[name] for name in ("t_queued", "t_scheduled", "t_first_token", "t_last_token")
-)
+QUEUED, SCHEDULED, FIRST, LAST = (_CELL[name] for name in ("t_queued", "t_scheduled", "t_first_token", "t_last_token"))
 CACHED_TOKENS, OUTPUT_TOKENS, PREEMPTIONS, PREEMPTED_NS = (
     _CELL[name] for name in ("cached_tokens", "output_tokens", "preemptions", "preempted_ns")
 )

@@ -114,7 +114,7 @@ class GPT2:
         self._blocks = [self._block(weights, i) for i in range(config.layers)]
         self._ln_f = self._norm(weights, "ln_f")
         head = self._tensor(weights["lm_head.weight"]) if "lm_head.weight" in weights else self._wte
-        self._head = Linear(head, None, packed)
+        self._head = Linear(head, None, packed, wide=True)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         config = self.config
@@ -156,7 +156,7 @@ class GPT2:
         block.mlp_proj.added(block.c_fc.activated(x, self.config.activation), x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(F.layer_norm(hidden, (self.config.hidden,), *self._ln_f, self.config.eps)).float()
+        return self._head(F.layer_norm(hidden, (self.config.hidden,), *self._ln_f, self.config.eps))
 
     def _scale(self, layer: int) -> float:
         scale = self.config.head_dim**-0.5 if self.config.scale_attention else 1.0

@@ -154,7 +154,7 @@ class Llama:
         self._layers = [self._layer(weights, f"layers.{i}.") for i in range(config.layers)]
         self._norm = self._tensor(weights["norm.weight"])
         head = self._embedding if config.tied else self._tensor(weights["lm_head.weight"])
-        self._head = Linear(head, None, packed)
+        self._head = Linear(head, None, packed, wide=True)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         x = F.embedding(ids, self._embedding)
@@ -173,7 +173,7 @@ class Llama:
         self._rest = torch.compile(self._rest, dynamic=True)  # type: ignore[method-assign]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(self._rms(hidden, self._norm)).float()
+        return self._head(self._rms(hidden, self._norm))
 
     def warm_up(self, num_tokens: int) -> None:
         layer = self._layers[0]

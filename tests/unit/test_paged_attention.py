@@ -159,10 +159,36 @@ def test_the_compiled_kernels_say_the_same_on_two_threads() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         case = Case((40, 9, 3), 6, 3, 16)
-        case.run("compiled", [(0, 0, 39), (1, 0, 8), (2, 0, 2)])
-        outs.append(torch.cat(case.run("compiled", [(0, 39, 1), (1, 8, 1), (2, 2, 1)])))
+        prompts = case.run("compiled", [(0, 0, 39), (1, 0, 8), (2, 0, 2)])
+        outs.append(torch.cat([*prompts, *case.run("compiled", [(0, 39, 1), (1, 8, 1), (2, 2, 1)])]))
     torch.set_num_threads(1)
     assert torch.equal(outs[0], outs[1])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block"), [(12, 12, 64, 16), (9, 3, 64, 5), (4, 2, 128, 8)])
+def test_compiled_pieces_of_any_length_attend_as_plain_attention_does(
+    heads: int, kv_heads: int, dim: int, block: int
+) -> None:
+    """Lengths about the tiles of the kernel (6 queries, 64 keys); the first pieces of two prompts, then later ones."""
+    case = Case((140, 73), heads, kv_heads, dim, block)
+    outs = case.run("compiled", [(0, 0, 7), (1, 0, 64)])
+    outs += case.run("compiled", [(0, 7, 58), (1, 64, 6)], padding=3)
+    outs += case.run("compiled", [(0, 65, 75), (1, 70, 3)])
+    close(torch.cat(outs[0::2]), case.expected(0))
+    close(torch.cat(outs[1::2]), case.expected(1))
+
+
+def test_heads_that_are_no_whole_vectors_take_the_plain_way() -> None:
+    case = Case((5,), 2, 1, 24)
+    maker = Compiled(case.cache, 2, 5)
+    assert maker.pieces([Span(case.tables[0], 0, 5)]) is None
+    assert Compiled(Case((5,), 2, 1, 16).cache, 2, 5).pieces([Span([1, 2], 0, 5)]) is not None
+
+
+def test_compiled_pieces_survive_large_scores() -> None:
+    case = Case((12,), 2, 2, 16)
+    case.q[0] *= 200.0  # one token takes all the weight
+    close(case.run("compiled", [(0, 0, 12)])[0], case.expected(0))
 
 
 def test_compiled_decode_survives_large_scores_and_rounds_like_torch() -> None:

@@ -228,6 +228,21 @@ def test_shared_blocks_are_counted_once() -> None:
     assert engine.scheduler._running[1].num_cached == 8
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_a_prefix_that_64_requests_share_is_held_once(prefix_cache: bool) -> None:
+    """512 shared tokens and 16 of their own: 32 blocks in all for the former, or 32 for each without the cache."""
+    engine = make_engine(blocks=3000, block_size=16, max_batch=64, prefill_batch=64, budget=40_000, prefix_cache=prefix_cache)
+    shared = list(range(512))
+    engine.scheduler.add(plain_request(0, shared + [1000] * 16, 9))
+    engine.step()
+    for row in range(1, 64):
+        engine.scheduler.add(plain_request(row, shared + [1000 + row] * 16, 9))
+    engine.step()
+    assert engine.scheduler.num_running == 64
+    own = 64 + 1  # a block of its own for each, and the first one's second output is in its next
+    assert engine.scheduler.kv_blocks_used() == (32 + own if prefix_cache else 32 * 64 + own)
+
+
 @pytest.mark.parametrize(("prompt", "new_tokens", "needed"), [(15, 1, 4), (16, 1, 4), (9, 8, 4), (17, 1, 5), (9, 9, 5)])
 def test_the_last_token_needs_no_slot_and_one_more_than_fits_fails_at_once(
     prompt: int, new_tokens: int, needed: int
