@@ -1,8 +1,7 @@
 """Decode attention straight from KV blocks on a CPU, compiled with numba: no gather, no padded lengths, no masks.
 
 One task is one row and one KV head: it stores the row's new K and V, then attends with the head's group of queries.
-Accumulates in float32 whatever the
-cache holds. Its plain twin is `decode_attention.GatherDecode`.
+Accumulates in float32 whatever the cache holds. Its plain twin is `decode_attention.GatherDecode`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import carray, cfunc, njit, types
+from numba import carray, njit
 
 from engine_proc.cpu_vectors import find_gomp, make_intrinsics, pointer, softmax, thread_functions
+from engine_proc.kernel_cache import compile_kernel
 
 #: Names of the int64 parameters of a kernel, in order. Addresses unless said otherwise.
 FIELDS = (
@@ -51,7 +51,7 @@ def scratch_floats(max_tokens: int, head_dim: int) -> int:
 
 @cache
 def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
-    """Compile for one head size and dtype (float32 or bfloat16); takes about a second, once a process."""
+    """Compile for one head size and dtype (float32 or bfloat16); takes some seconds if none is kept on disk."""
     dim, bf16 = head_dim, dtype is torch.bfloat16
     size = 2 if bf16 else 4
     scores, accumulate, widen, narrow, copy = make_intrinsics(dim, bf16)
@@ -85,7 +85,6 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
                 accumulate(acc, weights + 4 * first, block, min(block_size, length - first))
             narrow(p[_OUT] + (row * p[_HEADS] + member) * dim * size, acc, np.float32(1.0) / total)
 
-    @cfunc(types.void(types.int64), nopython=True)
     def decode(params: int) -> None:
         p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
         scale = carray(pointer(params + 8 * _SCALE), (1,), np.float64)[0]
@@ -93,7 +92,6 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
         for task in range(part, p[_ROWS] * kv_heads, parts):
             attend(p, scale, part, task // kv_heads, task % kv_heads)
 
-    @cfunc(types.void(types.int64), nopython=True)
     def write(params: int) -> None:
         p = carray(pointer(params), (_NUM_WRITE_FIELDS,), np.int64)
         tokens, kv_heads, block_size = p[_W_TOKENS], p[_W_KV_HEADS], p[_W_BLOCK_SIZE]
@@ -106,7 +104,8 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
                 copy(p[_W_KEYS] + place, p[_W_K] + (token * p[_W_K_STRIDE] + head * dim) * size)
                 copy(p[_W_VALUES] + place, p[_W_V] + (token * p[_W_V_STRIDE] + head * dim) * size)
 
-    return Kernels(decode, write)
+    asked = f"{head_dim} {dtype} {find_gomp() is not None}"
+    return Kernels(compile_kernel(decode, asked), compile_kernel(write, asked))
 
 
 class Runner:

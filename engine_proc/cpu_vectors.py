@@ -6,13 +6,12 @@ The inner loops are written as LLVM vectors, so that they are vectors on every C
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -218,8 +217,11 @@ def find_gomp() -> ctypes.CDLL | None:
     return None
 
 
-def thread_functions() -> tuple[Callable[[], int], Callable[[], int]]:
-    """This thread's number, and how many there are, callable from compiled code."""
+def thread_functions() -> tuple[Any, Any]:
+    """This thread's number, and how many there are, callable from compiled code.
+
+    By name, not by address: what was compiled in one process is used in another.
+    """
     library = find_gomp()
     if library is None:
 
@@ -232,7 +234,8 @@ def thread_functions() -> tuple[Callable[[], int], Callable[[], int]]:
             return 1
 
         return zero, one
-    number, count = library.omp_get_thread_num, library.omp_get_num_threads
-    for function in (number, count):
-        function.argtypes, function.restype = (), ctypes.c_int
-    return number, count
+    functions = []
+    for name in ("omp_get_thread_num", "omp_get_num_threads"):
+        binding.add_symbol(f"isorate_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        functions.append(types.ExternalFunction(f"isorate_{name}", types.int32()))
+    return functions[0], functions[1]

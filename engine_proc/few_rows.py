@@ -15,13 +15,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from llvmlite import binding, ir
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
 from engine_proc.cpu_kernels import Runner
-from engine_proc.cpu_vectors import F32, I32, exponential, make_intrinsics, pointer, thread_functions
+from engine_proc.cpu_vectors import F32, I32, exponential, find_gomp, make_intrinsics, pointer, thread_functions
+from engine_proc.kernel_cache import compile_kernel
 
 #: int64 parameters of the kernel, in order. Addresses unless said otherwise; bias and residual may be 0: there is none.
 FIELDS = ("x", "weight", "bias", "residual", "out", "scratch", "x_stride", "rows", "depth", "width", "gelu", "wide_out")
@@ -102,7 +103,7 @@ def _dots(typing_context: Any, c: Any, x: Any, x_bytes: Any, rows: Any, weight: 
 
 @cache
 def make_kernel() -> Any:
-    """Compile, once a process; about a second."""
+    """Compile, once a process; some seconds if none is kept on disk."""
     _, _, widen, narrow, _ = make_intrinsics(_PANEL, True)
     thread, threads = thread_functions()
 
@@ -141,7 +142,6 @@ def make_kernel() -> Any:
                 for j in range(min(_PANEL, width - column)):
                     wide[j] = lines[i, j]
 
-    @cfunc(types.void(types.int64), nopython=True)
     def linear(params: int) -> None:
         p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
         part, parts = thread(), threads()
@@ -157,7 +157,7 @@ def make_kernel() -> Any:
                 _dots(tile, x, 2 * p[_X_STRIDE], here, weight, depth // 2, ahead)
                 finish(p, tile, row, here, panel * _PANEL)
 
-    return linear
+    return compile_kernel(linear, f"{find_gomp() is not None}")
 
 
 class FewRows:

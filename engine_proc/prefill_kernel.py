@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import binding, ir
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from engine_proc.cpu_vectors import F32, FLAGS, I32, make_intrinsics, pointer, softmax, thread_functions
+from engine_proc.cpu_vectors import F32, FLAGS, I32, find_gomp, make_intrinsics, pointer, softmax, thread_functions
+from engine_proc.kernel_cache import compile_kernel
 
 #: Names of the int64 parameters, in order. Addresses unless said otherwise.
 FIELDS = (
@@ -121,7 +122,7 @@ def _transpose(typing_context: Any, out: Any, out_stride: Any, source: Any, sour
 
 @cache
 def make_prefill_kernel(head_dim: int, dtype: torch.dtype) -> Any:
-    """Compile for one head size and dtype (float32 or bfloat16); a second or two, once a process."""
+    """Compile for one head size and dtype (float32 or bfloat16); some seconds if none is kept on disk."""
     dim, size = head_dim, 2 if dtype is torch.bfloat16 else 4
     wide = _vectors_a_tile()
     width = wide * _LANES  # keys of a panel
@@ -186,7 +187,6 @@ def make_prefill_kernel(head_dim: int, dtype: torch.dtype) -> Any:
                 where = ((origin + row + i) * p[_HEADS] + head) * dim * size
                 narrow(p[_OUT] + where, acc + 4 * dim * i, factors[i])
 
-    @cfunc(types.void(types.int64), nopython=True)
     def prefill(params: int) -> None:
         p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
         scale = carray(pointer(params + 8 * _SCALE), (1,), np.float64)[0]
@@ -195,4 +195,4 @@ def make_prefill_kernel(head_dim: int, dtype: torch.dtype) -> Any:
         for task in range(part, p[_PIECES] * heads, parts):
             attend(p, scale, scratch, task // heads, task % heads)
 
-    return prefill
+    return compile_kernel(prefill, f"{head_dim} {dtype} {find_gomp() is not None}")

