@@ -4,7 +4,7 @@
 
 Eight streams decode; a prompt of 1,000 tokens arrives among them. Three settings take turns: no such prompt, chunks of
 `--chunk` tokens, the whole prompt in one step (`--chunked-prefill off`). The chunk's own time is what the steps that
-hold a chunk take, by the step table. `decode_first`, as is meant for such a load.
+hold a chunk take, by the step table. Gaps count from when all streams have begun. `decode_first`, for such loads.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def once(backend: object, arguments: argparse.Namespace, seed: int, with_prompt:
     late = request(STREAMS, [draw.randrange(50257) for _ in range(arguments.prompt_tokens)], 1) if with_prompt else None
     with loop_run(backend, STREAMS + with_prompt) as run:  # type: ignore[arg-type]
         run.drive(streams, late, late_step=arguments.new_tokens // 4)
-    gaps = np.concatenate([run.gaps_ns(row) for row in range(STREAMS)]) / 1e6
     steps = run.steps
-    assert len(gaps) == STREAMS * (arguments.new_tokens - 1)
+    gaps = np.concatenate([run.gaps_ns(row, with_all=STREAMS) for row in range(STREAMS)]) / 1e6
+    assert len(gaps) > STREAMS * arguments.new_tokens * 0.8
     prompts = (steps["prefill_tokens"] > 0) & (steps["decode_rows"] == STREAMS)
     assert int(steps["prefill_tokens"][prompts].sum()) == (arguments.prompt_tokens if with_prompt else 0)
     times = (steps["t_end"] - steps["t_start"])[prompts] / 1e6

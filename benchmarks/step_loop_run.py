@@ -78,13 +78,18 @@ class LoopRun:
             time.sleep(0.005)
         self._collector.set_word("stop", 1)
 
-    def gaps_ns(self, row: int) -> Int64Array:
-        """ITL of a row: between the steps that gave it its tokens."""
-        firsts = np.concatenate([[0], self.steps["tokens_end"][:-1]])
-        step_of = np.searchsorted(self.steps["tokens_end"], np.flatnonzero(self.token_rows == row), side="right")
-        assert np.all(firsts[step_of] <= self.steps["tokens_end"][step_of])
-        gaps: Int64Array = np.diff(self.steps["t_tokens"][step_of])
+    def gaps_ns(self, row: int, with_all: int) -> Int64Array:
+        """ITL of a row: between the steps that gave it its tokens, once rows 0 to `with_all` - 1 have all begun."""
+        begun = max(self._times(other)[0] for other in range(with_all))
+        times = self._times(row)
+        gaps: Int64Array = np.diff(times[times >= begun])
         return gaps
+
+    def _times(self, row: int) -> Int64Array:
+        """When each token of a row came, from the token log and the step table."""
+        step_of = np.searchsorted(self.steps["tokens_end"], np.flatnonzero(self.token_rows == row), side="right")
+        times: Int64Array = self.steps["t_tokens"][step_of]
+        return times
 
 
 @contextmanager

@@ -8,40 +8,61 @@ written, every start compiles.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
-import pickle
 import stat
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite
+import msgpack
 import numba
 from llvmlite import binding
 from numba import types
 from numba.core.ccallback import CFunc
-from numba.core.compiler import CompileResult
-from numba.core.serialize import dumps
+from numba.core.registry import cpu_target
 
 _SOURCES = ("cpu_vectors", "cpu_kernels", "prefill_kernel", "few_rows", "kernel_cache")
 _DIGEST_BYTES = 32
+_SIGNATURE = ((types.int64,), types.void)
 
 
-def compile_kernel(function: Callable[[int], None], asked: str) -> Any:
-    """A C function of one int64 address. `asked`: what `function` depends on apart from its source."""
-    kernel = CFunc(function, (((types.int64),), types.void), locals={}, options={"nopython": True})
-    kernel._cache = _DiskCache(cache_folder(), _key(function.__qualname__, asked))
-    kernel.compile()
-    return kernel
+class Kernel(NamedTuple):
+    """A C function of one int64 address. `ctypes` calls it; `library` holds its code; `read`: it came from the disk."""
+
+    address: int
+    ctypes: Callable[[int], None]
+    library: Any
+    read: bool
+
+
+def compile_kernel(function: Callable[[int], None], asked: str) -> Kernel:
+    """`asked`: what `function` depends on apart from its source."""
+    path = cache_folder() / f"{_key(function.__qualname__, asked)}.kernel"
+    try:
+        library, symbol = _load(path)
+    except Exception:  # not there, or whatever is wrong with it: it is compiled
+        compiled = CFunc(function, _SIGNATURE, locals={}, options={"nopython": True})
+        compiled.compile()
+        library, symbol = compiled._library, compiled.native_name
+        _keep(path, library, symbol)
+        return _kernel(library, symbol, read=False)
+    return _kernel(library, symbol, read=True)
 
 
 def cache_folder() -> Path:
     """Where kernels are kept: under XDG_CACHE_HOME, which defaults to ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "isorate" / "kernels"
+
+
+def _kernel(library: Any, symbol: str, read: bool) -> Kernel:
+    address = library.get_pointer_to_function(symbol)
+    return Kernel(address, ctypes.CFUNCTYPE(None, ctypes.c_int64)(address), library, read)
 
 
 def _key(name: str, asked: str) -> str:
@@ -56,45 +77,44 @@ def _key(name: str, asked: str) -> str:
     return digest.hexdigest()
 
 
-class _DiskCache:
-    """What numba asks for compiled code, and gives it to."""
+def _load(path: Path) -> tuple[Any, str]:
+    """The library and the kernel's symbol in it. Raises whatever a file that is no kernel leads to."""
+    context = cpu_target.target_context
+    context.refresh()
+    symbol, name, code, bitcode = msgpack.unpackb(_read(path))
+    library = context.codegen().unserialize_library((name, "object", (code, bitcode)))
+    library.get_pointer_to_function(symbol)
+    return library, symbol
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self._path = folder / f"{key}.kernel"
 
-    def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """The compiled function, or None."""
-        target_context.refresh()
-        try:
-            body = self._read()
-            return None if body is None else CompileResult._rebuild(target_context, *pickle.loads(body))  # noqa: S301
-        except Exception:  # whatever is wrong with it: it is compiled anew
-            return None
+def _read(path: Path) -> bytes:
+    """The file's content. Raises OSError or ValueError where it is not whole, or another user can have written it."""
+    with open(path, "rb") as file:
+        for about in (os.fstat(file.fileno()), os.stat(path.parent)):
+            if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ValueError("another user can have written it")
+        data = file.read()
+    body = data[_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
+        raise ValueError("it is damaged")
+    return body
 
-    def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep the function, where that can be done."""
-        if result.library.has_dynamic_globals:
-            return
-        try:
-            body = dumps(result._reduce())
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
-                try:
-                    file.write(hashlib.sha256(body).digest() + body)
-                    file.close()
-                    os.replace(file.name, self._path)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
-        except OSError:  # read-only, full, or no home: the next start compiles again
-            return
 
-    def _read(self) -> bytes | None:
-        """The whole file's content, if this user alone can have written it."""
-        with open(self._path, "rb") as file:
-            for about in (os.fstat(file.fileno()), os.stat(self._path.parent)):
-                if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    return None
-            data = file.read()
-        body = data[_DIGEST_BYTES:]
-        return body if hashlib.sha256(body).digest() == data[:_DIGEST_BYTES] else None
+def _keep(path: Path, library: Any, symbol: str) -> None:
+    """Write the file in one piece, where that can be done: read-only, full, no home: the next start compiles again."""
+    if library.has_dynamic_globals:
+        return
+    name, _, (code, bitcode) = library.serialize_using_object_code()
+    body = msgpack.packb([symbol, name, code, bitcode])
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(hashlib.sha256(body).digest() + body)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError:
+        return
