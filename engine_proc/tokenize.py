@@ -1,7 +1,7 @@
 """The one tokenization module: text to token ids and back. Wraps the Rust `tokenizers`; no torch, no transformers.
 
 `python -m engine_proc.tokenize --model builtin:gpt2 < texts.jsonl` is the dry run: one JSON string, or one object with
-a "prompt" or "text", a line; out comes one JSON list of token ids a line.
+a "prompt" or "text", a line; out comes one JSON list of token ids a line. `--decode` is the way back.
 
 Special tokens are read in a prompt as Hugging Face's tokenizers read them: "<|endoftext|>" in a GPT-2 prompt is the
 one id 50256, not its 13 characters. Lone surrogates, which UTF-8 cannot carry, become U+FFFD.
@@ -179,17 +179,32 @@ def _texts(lines: Iterable[str]) -> Iterator[str]:
         yield value
 
 
+def _rows(lines: Iterable[str]) -> Iterator[list[int]]:
+    """The lists of ids of JSON lines. Raises ConfigError naming the line."""
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
+            raise ConfigError(f"line {number} is not a list of token ids")
+        yield value
+
+
 def main(argv: Sequence[str] | None = None, lines: Iterable[str] | None = None, out: TextIO | None = None) -> int:
     """The dry run. Returns the exit code: 2 for a bad model or line."""
     parser = argparse.ArgumentParser(prog="python -m engine_proc.tokenize", description="Tokenize JSON lines.")
     parser.add_argument("--model", default="builtin:gpt2",
                         help="builtin:gpt2, builtin:smollm2, a local folder or GGUF file, or a hub id")  # fmt: skip
+    parser.add_argument("--decode", action="store_true", help="take lists of token ids, one a line, and print texts")
     options = parser.parse_args(argv)
     out = out or sys.stdout
+    taken = sys.stdin if lines is None else lines
     try:
         tokenizer = load_tokenizer(options.model)
-        for text in _texts(sys.stdin if lines is None else lines):
-            out.write(json.dumps(tokenizer.encode(text)) + "\n")
+        answers = map(tokenizer.decode, _rows(taken)) if options.decode else map(tokenizer.encode, _texts(taken))
+        for answer in answers:
+            out.write(json.dumps(answer) + "\n")
         out.flush()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line: `isorate [run] [options]`, `isorate report DIR`, `isorate recover DIR`. Imports as it needs."""
+"""The command line: `isorate [run] [options]`, `plan [options]`, `report DIR`, `recover DIR`. Imports as it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from harness.common.errors import ConfigError, IsorateError, RunError
-from harness.options import Parser, add_help, nearest, run_parser
+from harness.options import Parser, add_help, nearest, plan_parser, run_parser
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -18,6 +18,7 @@ EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "run": "measure an engine under a load (the default; `run --help` lists its options)",
+    "plan": "build and describe a load without running it (`plan --help` lists its options)",
     "report": "print the summary of a result folder",
     "stress": "find the highest arrival rate that an engine holds under objectives",
     "sweep": "run the same load at every value of a flag, as one table",
@@ -95,6 +96,8 @@ def _dispatch(words: list[str]) -> int:
         from harness.campaign.sweep_command import run_sweep
 
         return run_sweep(_program(), rest)
+    if command == "plan":
+        return _plan(rest)
     if command in ("report", "recover"):
         return _on_folder(command, rest)
     if command == "--version":
@@ -125,6 +128,17 @@ def _end_with_campaign() -> None:
     parent = os.environ.pop("ISORATE_CAMPAIGN_PID", "")
     if parent.isdecimal():
         die_with_parent(int(parent), signal.SIGTERM)
+
+
+def _plan(flags: list[str]) -> int:
+    parsed = vars(plan_parser(_program()).parse_all(flags))
+    as_json = parsed.pop("json", False)
+    from harness.config import RunConfig
+
+    config = RunConfig(**parsed)
+    from harness.plan_command import plan_load
+
+    return plan_load(config, as_json)
 
 
 def _on_folder(command: str, words: list[str]) -> int:

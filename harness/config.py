@@ -19,7 +19,9 @@ from harness.config_values import (
     DeviceName,
     Duration,
     EngineName,
+    Factor,
     FilePath,
+    Labels,
     LengthText,
     Memory,
     ModelName,
@@ -35,11 +37,13 @@ from harness.config_values import (
     Toggle,
     Tokens,
     Turns,
+    Window,
 )
 from harness.cores import allowed_cpus, require_allowed
 from harness.engine_flags import MODEL_ONLY, check_engine_flags
 from harness.prompt_flags import CONSTRUCTION, check_prompt_flags
 from harness.prompt_flags import DECIDED_BY_PLAN as PROMPTS_BY_PLAN
+from harness.trace_flags import check_trace_flags
 
 DEFAULT_INTERVAL_MS = 350.0  # about half of one core for the default engine (measured: 180 ms a request)
 DEFAULT_NUM_REQUESTS = 64
@@ -50,10 +54,11 @@ class RunConfig(BaseModel):
 
     `num_requests` None: as many as `prompts`, `dataset` or `plan` hold, or as fit `duration_s` or the steps of `rate`.
     Exactly one of `submit_interval_ms` (0: burst), `rate` (requests per second; text: a ramp or steps,
-    `harness.rate_text`) and `think_time` (ms as text; closed loop) is set, none with `plan`. `max_concurrency`: users
-    of a closed loop, else the most requests in flight. Seeds that are None are `seed`; `harness.plan.seeds` keeps what
-    they seed apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are
-    None are the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
+    `harness.rate_text`) and `think_time` (ms as text; closed loop) is set, none with `plan` or `trace`.
+    `max_concurrency`: users of a closed loop, else the most requests in flight. `trace_window` is in seconds into the
+    trace, its end None where it has none. Seeds that are None are `seed`; `harness.plan.seeds` keeps what they seed
+    apart. Cores are sorted CPU numbers, None: the default placement decides. Settings of the engine that are None are
+    the engine's to choose (`harness.child_specs`); `kv_memory` is in bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, protected_namespaces=())
@@ -78,6 +83,20 @@ class RunConfig(BaseModel):
     plan: FilePath | None = None
     pacer: Literal["auto", "python", "compiled"] = "auto"
     wait: Literal["auto", "sleep", "hybrid"] = "auto"
+    # Traces
+    trace: FilePath | None = None
+    trace_format: Text | None = None
+    trace_unit: Literal["s", "ms", "us", "ns"] | None = None
+    trace_window: Window | None = None
+    trace_speed: Factor | None = None
+    trace_limit: Count | None = None
+    trace_empty: Literal["keep", "skip"] | None = None
+    trace_block_size: Tokens | None = None
+    trace_multiplier: Factor | None = None
+    trace_labels: Labels | None = None
+    sort: bool = False
+    lengths: Literal["keep", "scale", "clip", "skip"] | None = None
+    max_model_len: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     # Prompts
     prompt: Text = "Hello"
     prompt_repeats: Annotated[Repeats, Field(min_length=1)] = (32,)
@@ -175,7 +194,7 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or values.get("plan") is not None:
+        if not isinstance(values, dict) or any(values.get(name) is not None for name in ("plan", "trace")):
             return values
         filled = dict(values)
         closed = filled.get("think_time") is not None
@@ -202,8 +221,9 @@ class RunConfig(BaseModel):
         if self.schedule == "relative" and (self.max_concurrency or self.think_time):
             name = "max_concurrency" if self.max_concurrency else "think_time"
             raise ConfigError(f"{flag_of(name)} and --schedule relative exclude each other: {_OPEN_ONLY}")
-        if self.plan is None and self.think_time is None:
+        if self.plan is self.trace is self.think_time is None:
             check_arrival_flags(self)
+        check_trace_flags(self)
         check_engine_flags(self)
         check_prompt_flags(self)
         allowed = allowed_cpus()
@@ -222,6 +242,7 @@ class RunConfig(BaseModel):
 _BY_PLAN = "the plan file decides the load"
 _OPEN_ONLY = "the relative clock runs from send to send, whatever has ended"
 _BY_ENDS = "in a closed loop a request is due when an earlier one has ended"
+_BY_TRACE = "the trace decides the load"
 _BY_FILE = "the prompts come from the file"
 _CONFLICTS: tuple[tuple[tuple[str, str], str], ...] = (
     (("rate", "submit_interval_ms"), "both set the time between requests"),
@@ -233,4 +254,9 @@ _CONFLICTS: tuple[tuple[tuple[str, str], str], ...] = (
         *CONSTRUCTION, *ARRIVALS_BY_PLAN, *PROMPTS_BY_PLAN,
     )),
     *((("prompts", name), _BY_FILE) for name in CONSTRUCTION),
+    (("trace_unit", "trace_multiplier"), "both say what a stamp's 1 is"),
+    *((("trace", name), _BY_TRACE) for name in (
+        "plan", "rate", "submit_interval_ms", "think_time", "num_requests", "prompts", "max_new_tokens", *CONSTRUCTION,
+        *ARRIVALS_BY_PLAN, *(name for name in PROMPTS_BY_PLAN if name != "prompt_seed"),
+    )),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import annotated_types
@@ -57,7 +58,12 @@ def _allowed(field: FieldInfo) -> str:
 
 def _kind_and_bounds(annotation: Any, bounds: list[Any]) -> tuple[str, list[Any]]:
     """The word for the innermost type, and the bounds on the way there."""
-    kinds: dict[Any, str] = {int: "an integer", float: "a finite number", bool: "true or false"}
+    kinds: dict[Any, str] = {
+        int: "an integer",
+        float: "a finite number",
+        Decimal: "a finite number",
+        bool: "true or false",
+    }
     if annotation in kinds:
         return kinds[annotation], bounds
     for inner in typing.get_args(annotation):

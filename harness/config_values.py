@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -23,10 +24,13 @@ MAX_REPEATS = 10_000_000
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1000
 MAX_TURNS = 1_000_000
 MAX_MEMORY_BYTES = 1 << 50
+#: The fields of a trace whose names --trace-labels may set.
+TRACE_LABELS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
+_WINDOW = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,18})?)?:([0-9]{1,12}(?:\.[0-9]{0,18})?)?", re.ASCII)
 _MEMORY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([KMGT]i?)?B?", re.ASCII)
 _THINK_TIME = re.compile(r"(exp:)?[0-9]{1,12}(\.[0-9]{0,9})?", re.ASCII)
 _UNITS = {"": 1} | {
@@ -131,6 +135,27 @@ def _memory(value: object) -> object:
     return value
 
 
+def _window(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _WINDOW.fullmatch(value.strip())
+    start, end = (None if part is None else Decimal(part) for part in match.groups()) if match else (None, None)
+    if start is end is None or (end is not None and end <= (start or 0)):
+        raise ValueError(f"must be A:B, A: or :B in seconds with A < B, not {value!r}")
+    return start or Decimal(0), end
+
+
+def _labels(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=")[::2] for part in value.split(",")]
+    names = [name.strip() for name, _ in pairs]
+    if any(name not in TRACE_LABELS or not label.strip() for name, label in pairs) or len(set(names)) < len(names):
+        raise ValueError(f"must be NAME=FIELD or several with commas, NAME one of {', '.join(TRACE_LABELS)}, "
+                         f"not {value!r}")  # fmt: skip
+    return tuple((name.strip(), label.strip()) for name, label in pairs)
+
+
 def _toggle(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
@@ -189,6 +214,9 @@ Turns = Annotated[int | str, BeforeValidator(_turns)]
 LengthText = Annotated[str, BeforeValidator(_length)]
 ThinkTime = Annotated[str, BeforeValidator(_think_time)]
 Memory = Annotated[int | None, BeforeValidator(_memory)]
+Window = Annotated[tuple[Decimal, Decimal | None], BeforeValidator(_window)]
+Labels = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_labels)]
+Factor = Annotated[Decimal, Field(gt=0, le=Decimal(1_000_000_000), allow_inf_nan=False, max_digits=30)]
 Toggle = Annotated[bool | None, BeforeValidator(_toggle)]
 Count = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]

@@ -74,6 +74,24 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--pacer", "KIND", "auto, python or compiled: the loop that keeps the clock (default auto)"),
         _value("--wait", "KIND", "auto, sleep or hybrid: how the pacer waits, auto measures at start (default auto)"),
     ),
+    "Traces": (
+        _value("--trace", "FILE", "replay a recorded trace: it decides times and lengths; its format is recognised"),
+        _value("--trace-format", "NAME", "read it as azure, burstgpt, mooncake, qwen-bailian, weka, perf-analyzer, "
+               "vllm, jsonl (isorate's own) or plan (plan.npz)"),
+        _value("--trace-unit", "UNIT", "s, ms, us or ns: what its times count in (default: as its format has it)"),
+        _value("--trace-window", "A:B", "only rows from second A of the trace until before second B; A is t0"),
+        _value("--trace-speed", "X", "replay X times as fast (default 1)"),
+        _value("--trace-limit", "N", "only the first N rows (of the window)"),
+        _switch("--sort", "put rows whose times go back in order, in place of refusing them"),
+        _value("--lengths", "POLICY", "rows beyond the context: keep (the engine rejects them), scale, clip or skip "
+               "(default keep)"),
+        _value("--max-model-len", "N", "the context that rows must fit (default: the model's)"),
+        _value("--trace-empty", "POLICY", "rows without prompt or output tokens: keep or skip (default keep)"),
+        _value("--trace-block-size", "N", "tokens that a block id of it stands for (default: as its format has it)"),
+        _value("--trace-labels", "NAME=FIELD[,...]", "names of the fields timestamp, input_length, output_length and "
+               "hash_ids of a vllm trace"),
+        _value("--trace-multiplier", "S", "seconds that a vllm trace's time unit has (default 1)"),
+    ),
     "Prompts": (
         _value("--prompt", "TEXT", "the text to repeat (default Hello)"),
         _value("--prompt-repeats", "N[,N...]", "how often it is repeated; several are cycled over the requests "
@@ -199,6 +217,15 @@ GROUPS: dict[str, tuple[Option, ...]] = {
 }  # fmt: skip
 
 
+#: Options of the groups Load and Prompts that decide how a load is sent or answered, not what is sent when.
+_NOT_OF_PLAN = ("pacer", "wait", "tokenize_workers", "temperature", "top_k", "top_p", "min_p", "stop_on_eos",
+                "stop_ids", "stop", "abort_after_ms")  # fmt: skip
+PLAN_OUTPUT = (
+    _value("--out", "FILE", "keep the plan as a plan file, which `run --plan` and `--trace` take (default: keep none)"),
+    _switch("--json", "print one JSON object"),
+)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises ConfigError in the place of a usage dump, and knows no abbreviations."""
 
@@ -239,6 +266,29 @@ def run_parser(prog: str) -> Parser:
         group = parser.add_argument_group(title)
         for option in options:
             add_option(group, option)
+    add_help(parser)
+    return parser
+
+
+def plan_parser(prog: str) -> Parser:
+    """The parser of `plan`; its namespace is like `run`'s, with `json` beside it."""
+    parser = Parser(
+        prog=f"{prog} plan",
+        usage=f"{prog} plan [load options] [--out FILE] [--json]",
+        description="Build the load that `run` would send and describe it, without running anything.",
+    )
+    for title in ("Load", "Traces", "Prompts"):
+        group = parser.add_argument_group(title)
+        for option in GROUPS[title]:
+            if option.field not in _NOT_OF_PLAN:
+                add_option(group, option)
+    group = parser.add_argument_group("Engine (whose tokenizer and context count)")
+    for option in GROUPS["Engine"]:
+        if option.field in ("engine", "model"):
+            add_option(group, option)
+    group = parser.add_argument_group("Output")
+    for option in PLAN_OUTPUT:
+        add_option(group, option)
     add_help(parser)
     return parser
 

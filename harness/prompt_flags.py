@@ -32,7 +32,7 @@ def kind_of(config: RunConfig) -> str:
 
 def check_prompt_flags(config: RunConfig) -> None:
     """Raises ConfigError naming the first flag that has no effect beside the others, or that needs another."""
-    if config.plan is not None:
+    if config.plan is not None or config.trace is not None:
         return
     for name, why in _refused(config, kind_of(config)):
         raise ConfigError(f"{flag_of(name)} {why}")

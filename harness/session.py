@@ -37,6 +37,7 @@ from harness.plan.seeds import Dimension, seed_of
 from harness.probing import make_hiccups, make_sampler
 from harness.progress import Progress
 from harness.receiver import Receiver
+from harness.report.words import safe
 from harness.tokenizer_link import EngineTokenizer
 from harness.workspace import PLAN_FILE, Workspace
 
@@ -183,7 +184,7 @@ def open_session(
     completed = fix_plan(config, draft, events, engine)
     plan = completed.plan
     for line in completed.lines:
-        print(f"isorate: {line}", file=sys.stderr)
+        print(f"isorate: {safe(line)}", file=sys.stderr)
     plan.save(workspace.staging / PLAN_FILE)
     prepared = Preparation(
         collector=str(workspace.collector),

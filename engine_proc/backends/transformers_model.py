@@ -14,7 +14,7 @@ import transformers
 
 from engine_proc.models.hf import as_transformers
 from engine_proc.models.loader import load_model
-from engine_proc.models.source import ModelSource, find_model
+from engine_proc.models.source import POSITION_KEYS, ModelSource, find_model
 from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask
 from engine_proc.tokenize import TOKENIZER_FILES, eos_token_ids
 from harness.common.errors import ConfigError
@@ -22,7 +22,6 @@ from harness.common.errors import ConfigError
 #: The version whose continuous batching `transformers_cb` drives.
 VERSION = "5.24"
 HUB_FILES = (*TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json")
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def load_transformers_model(
         module, weights_from, eos_ids = _load(model, source, choose_dtype(dtype, place))
         module = module.to(place).eval()
     config = module.config.get_text_config()
-    limits = [value for name in _POSITIONS if isinstance(value := getattr(config, name, None), int)]
+    limits = [value for name in POSITION_KEYS if isinstance(value := getattr(config, name, None), int)]
     if not limits:
         raise ConfigError(f"model {model!r} ({type(module).__name__}) does not say how many positions it has")
     ends = eos_ids or tokenizer_eos_ids

@@ -11,6 +11,10 @@ from harness.common.errors import ConfigError
 
 BUILTIN_PREFIX = "builtin:"
 BUILTIN_MODELS = ("gpt2", "smollm2")
+#: Positions of builtin:gpt2, for those who must not import torch.
+GPT2_POSITIONS = 1024
+#: Where a config.json says how many positions its model has.
+POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 #: Seconds until the hub counts as out of reach.
 HUB_TIMEOUT_S = 5.0
 

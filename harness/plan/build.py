@@ -108,14 +108,15 @@ def load_plan_for(config: RunConfig) -> LoadPlan:
 def describe(plan: LoadPlan, config: RunConfig) -> dict[str, object]:
     """The `plan` block of summary.json; `prompt_tokens` is None for raw texts, which only the engine can count.
 
-    `arrival` holds the settings of the process, and is absent for a plan file, which does not say where it is from.
+    `arrival` holds the settings of the process, and is absent for a plan file or a trace.
     """
+    recorded = config.plan is not None or config.trace is not None
     rate = config.rate
     if rate is None and config.submit_interval_ms:
         rate = 1000.0 / config.submit_interval_ms
-    if config.plan is not None or isinstance(rate, str):
+    if recorded or isinstance(rate, str):
         rate = None if plan.gated else arrivals.nominal_rate(plan.offsets_ns)
-    from_flags = config.plan is None and config.think_time is None
+    from_flags = not recorded and config.think_time is None
     known = {} if not from_flags else {"arrival": ArrivalSpec.of(config).to_json()}
     return {
         "sha256": plan.sha256(),

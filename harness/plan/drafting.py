@@ -19,6 +19,7 @@ from harness.plan.files import decode_lines, read_bytes
 from harness.plan.lengths import Lengths, draw_lengths
 from harness.plan.seeds import Dimension, generator, seed_of
 from harness.plan.sessions import Sessions, make_sessions
+from harness.plan.traces.load import trace_draft
 from harness.prompt_flags import kind_of, outputs_recorded
 
 #: Tokens that a tokenizer may give beyond one a byte of text.
@@ -31,6 +32,8 @@ def make_draft(config: RunConfig) -> Draft:
     """The load as far as it can be told without the engine's tokenizer. Raises ConfigError."""
     if config.plan is not None:
         return Draft(load_plan_for(config))
+    if config.trace is not None:
+        return trace_draft(config)
     if kind_of(config) == "dataset":
         draft = _dataset_draft(config)
     else:
@@ -117,9 +120,7 @@ def _with_replies(draft: Draft, sessions: Sessions) -> Draft:
     replies = tuple(request.reply for request in sessions.requests if request.reply is not None)
     bounds = [len(reply.encode()) + SPARE_TOKENS if isinstance(reply, str) else reply for reply in replies]
     bound = np.clip(np.array(bounds, dtype=np.int64), 1, MAX_LENGTH).astype(np.int32)
-    return replace(
-        draft, plan=frozen(replace(draft.plan, max_new_tokens=bound)), replies=replies, output_flexible=True
-    )
+    return replace(draft, plan=frozen(replace(draft.plan, max_new_tokens=bound)), replies=replies, output_flexible=True)
 
 
 def _source(config: RunConfig, kind: str) -> TextSource:

@@ -61,6 +61,8 @@ def host_lines(summary: Mapping[str, Any]) -> Lines:
 def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     """How much was sent, what became of it, and at which rate."""
     counts, tokens, plan = run["counts"], run["tokens"], summary["plan"]
+    if plan.get("trace"):
+        yield "Trace", _trace(plan["trace"])
     yield "Requests", f"{number(counts['planned'])} planned, {number(counts['sent'])} sent"
     said = [f"{number(counts[status.word])} {status.word}" for status in Status if status]
     yield "Status", ", ".join(said[:4]) + ","  # in two lines, so that no number is parted from its word
@@ -85,6 +87,13 @@ def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:
     preemptions = run["engine"].get("preemptions")
     often = f", {number(preemptions)} preemptions" if preemptions else ""
     yield "Engine busy", "not measured" if busy is None else f"{100 * busy:.0f} % of the run{often}"
+
+
+def _trace(account: Mapping[str, Any]) -> str:
+    """Where the load was recorded, and how much of it is sent."""
+    speed = "" if account["speed"] == "1" else f", {safe(account['speed'])} x as fast"
+    name = safe(str(account["file"]).rsplit("/", 1)[-1])
+    return f"{name} ({safe(account['format'])}), {number(account['requests'])} of {number(account['rows'])} rows{speed}"
 
 
 def ended_line(summary: Mapping[str, Any]) -> str | None:

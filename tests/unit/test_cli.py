@@ -187,7 +187,7 @@ BAD_USAGE: dict[str, tuple[list[str], list[str]]] = {
     "unknown flag that is like none": (["--zzz"], ["--zzz"]),
     "capability that comes later": (["--trace", "x.csv"], ["--trace"]),
     "unknown command": (["reprot", "x"], ["'reprot'", "did you mean report?"]),
-    "unknown command that is like none": (["zzz"], ["'zzz'", "run, report, stress, sweep, recover"]),
+    "unknown command that is like none": (["zzz"], ["'zzz'", "run, plan, report, stress, sweep, recover"]),
     "argument too many": (["--rate", "3", "extra"], ["'extra'"]),
     "flag without value": (["--rate"], ["--rate"]),
     "switch with value": (["--pretok=yes"], ["--pretok"]),

@@ -174,6 +174,22 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("warmup_requests", 0, "from 1 to"),
     ("repeat_runs", 0, "from 1 to"),
     ("out", "", "empty"),
+    ("trace", "", "empty"),
+    ("trace_format", "\udcff", "UTF-8"),
+    ("trace_unit", "minutes", "'ms'"),
+    *(("trace_window", value, "A:B") for value in ("", ":", "5", "5:5", "6:5", "-1:5", "a:b", "nan:")),
+    ("trace_speed", 0, "> 0"),
+    ("trace_speed", "-1", "> 0"),
+    ("trace_speed", "nan", "finite"),
+    ("trace_speed", "inf", "finite"),
+    ("trace_speed", "fast", "> 0"),
+    ("trace_limit", 0, "from 1 to"),
+    ("trace_empty", "drop", "'skip'"),
+    ("trace_block_size", 0, "from 1 to"),
+    ("trace_multiplier", 0, "> 0"),
+    *(("trace_labels", value, "NAME=FIELD") for value in ("", "a=b", "timestamp=", "timestamp=a,timestamp=b")),
+    ("lengths", "cut", "'clip'"),
+    ("max_model_len", 0, "from 1 to"),
     ("prompts", "", "empty"),
     ("prompt_kind", "poem", "'random'"),
     ("prompt_seed", -1, "from 0 to"),
@@ -217,7 +233,7 @@ def test_a_null_engine_value_beyond_a_bound_names_the_flag_and_the_range(field: 
 
 def test_every_field_with_a_bound_is_in_the_tables_above() -> None:
     unbounded = {"unique_prompts", "pretok", "stop_on_eos", "null_hold_gil", "save_outputs", "allow_invalid", "quiet",
-                 "rt", "mlock", "hold_cpu_latency"}  # fmt: skip
+                 "rt", "mlock", "hold_cpu_latency", "sort"}  # fmt: skip
     assert {name for name, _, _ in BEYOND + BEYOND_NULL} | unbounded == set(RunConfig.model_fields)
 
 
