@@ -14,7 +14,7 @@ from helpers import start_cli, wait_until
 
 #: Load of a run that is still going on whenever a test looks: 100 s of it.
 STEADY = ["--engine", "null", "--null-service-ms", "1", "--rate", "100", "--num-requests", "10000",
-          "--warmup-runs", "0", "--max-new-tokens", "2"]  # fmt: skip
+          "--warmup-runs", "0", "--max-new-tokens", "2", "--probes", "off"]  # fmt: skip
 
 
 class Live:

@@ -12,10 +12,12 @@ import pytest
 from engine_proc.backends.null import scripted_token
 from harness.common.plan_file import load_plan
 from harness.common.stamps import SEPARATE_LEDGER
+from harness.contention import SessionProbes
 from helpers import run_cli
 
 pytestmark = pytest.mark.timeout(120)
-QUICK = ["--engine", "null", "--allow-invalid"]
+#: Without probes, which take most of a second to compile; one run has them.
+QUICK = ["--engine", "null", "--allow-invalid", "--probes", "off"]
 
 
 class Result:
@@ -55,12 +57,29 @@ def run(tmp_path: Path, *args: str, code: int = 0) -> Result:
 def absolute(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("absolute")
     return run(folder, "--rate", "500", "--num-requests", "400", "--max-new-tokens", "3", "--null-service-ms", "0.3",
-               "--repeat-runs", "2", "--save-outputs")  # fmt: skip
+               "--repeat-runs", "2", "--save-outputs", "--probes", "on")  # fmt: skip
 
 
 def test_every_request_completes_and_is_counted_once(absolute: Result) -> None:
     for measured in absolute.summary["runs"][1:]:
         assert measured["counts"]["planned"] == measured["counts"]["sent"] == measured["counts"]["completed"] == 400
+
+
+def test_probes_name_every_thread_and_say_how_often_they_looked(absolute: Result) -> None:
+    seen = absolute.last_run()["contention"]
+    assert isinstance(seen, dict)
+    assert {"step-loop", "wire", "ingress", "gil-probe"} <= seen["threads"]["engine"].keys()
+    assert {"receiver", "hiccups"} <= seen["threads"]["harness"].keys() and "pacer" in seen["threads"]["submitter"]
+    assert seen["gil_wait"]["count"] >= 10 and seen["gil_wait"]["lost"] == 0
+    assert seen["gc_submitter"]["count"] == 0
+    probes = SessionProbes.load(absolute.folder / "probes.npz")
+    assert len(probes.rings["gil"].rows) >= seen["gil_wait"]["count"]
+
+
+def test_a_run_without_probes_says_so(tmp_path: Path) -> None:
+    result = run(tmp_path, "--rate", "200", "--num-requests", "20", "--max-new-tokens", "1")
+    assert result.last_run()["contention"] is None
+    assert not (result.folder / "probes.npz").exists()
 
 
 def test_both_chains_hold_and_parts_sum_to_ttft_on_every_row(absolute: Result) -> None:
