@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "measure an engine under a load (the default; `run --help` lists its options)",
     "plan": "build and describe a load without running it (`plan --help` lists its options)",
     "report": "print the summary of a result folder",
+    "explain": "say where the time of one request went",
     "stress": "find the highest arrival rate that an engine holds under objectives",
     "sweep": "run the same load at every value of a flag, as one table",
     "recover": "rebuild the report of a run that died, from its collector",
@@ -88,6 +89,10 @@ def _dispatch(words: list[str]) -> int:
     command, rest = words[0], words[1:]
     if command == "run":
         return _run(rest, words)
+    if command == "explain":
+        from harness.explain.command import run_explain
+
+        return run_explain(_program(), rest)
     if command == "stress":
         from harness.campaign.stress_command import run_stress
 

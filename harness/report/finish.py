@@ -25,6 +25,7 @@ from harness.report.folder import publish, write_file
 from harness.report.outputs import write_outputs
 from harness.report.requests_csv import write_requests_csv
 from harness.report.session_info import SESSION_FILE, SessionInfo
+from harness.report.steps_file import STEPS_FILE, write_steps
 from harness.report.strict_json import strict_dumps
 from harness.report.summary import build_summary
 from harness.slo_text import Slo
@@ -124,6 +125,7 @@ def _write(
     if records.probes is not None:
         write_file(staging / PROBES_FILE, records.probes.save, kept)
     write_file(staging / "requests.csv", lambda path: write_requests_csv(path, records.runs), kept)
+    write_file(staging / STEPS_FILE, lambda path: write_steps(path, records.runs), kept)
     if texts is not None or info.config.get("save_outputs"):
         outputs = read_outputs(collector)
         write_file(staging / "outputs.jsonl", lambda path: write_outputs(path, records.runs, outputs, texts), kept)
