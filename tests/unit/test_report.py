@@ -69,7 +69,7 @@ def test_the_folder_holds_every_file_under_its_final_name(bench: Bench) -> None:
     outcome = bench.finish()
     assert outcome.folder == bench.final
     names = sorted(path.name for path in bench.final.iterdir())
-    assert names == ["plan.npz", "requests.csv", "session.json", "summary.json"]
+    assert names == ["plan.npz", "requests.csv", "session.json", "steps.npz", "summary.json"]
     assert not bench.staging.exists()
 
 
