@@ -46,7 +46,7 @@ def compile_kernel(function: Callable[[int], None], asked: str) -> Kernel:
     try:
         library, symbol = _load(path)
     except Exception:  # not there, or whatever is wrong with it: it is compiled
-        compiled = CFunc(function, _SIGNATURE, locals={}, options={"nopython": True})
+        compiled: Any = CFunc(function, _SIGNATURE, locals={}, options={"nopython": True})
         compiled.compile()
         library, symbol = compiled._library, compiled.native_name
         _keep(path, library, symbol)

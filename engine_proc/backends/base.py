@@ -33,7 +33,7 @@ class EngineRequest:
     prompt_ids: Sequence[int]
     max_new_tokens: int
     sampling: Sampling
-    arrived_ns: int = 0
+    arrived_ns: int = field(default=0, compare=False)
 
 
 class TokenEvent(NamedTuple):

@@ -25,7 +25,7 @@ class Overlap(NamedTuple):
     """Pauses of one kind that overlap a span: how many, for how long in all, and the longest of them whole, ns."""
 
     kind: str
-    count: int
+    pauses: int
     overlap_ns: int
     longest_ns: int
 
@@ -121,7 +121,7 @@ def overlapping(probes: RunProbes | None, start_ns: int, end_ns: int) -> tuple[O
         ("the host did not run a thread that was due (hiccup)", probes.hiccups),
     ]
     found = [_overlap(kind, pauses, start_ns, end_ns) for kind, pauses in kinds]
-    return tuple(sorted((one for one in found if one.count), key=lambda one: -one.overlap_ns))
+    return tuple(sorted((one for one in found if one.pauses), key=lambda one: -one.overlap_ns))
 
 
 def _overlap(kind: str, pauses: Pauses, start_ns: int, end_ns: int) -> Overlap:

@@ -66,7 +66,7 @@ def _lines(part: PartStory) -> list[str]:
 
 
 def _overlap_words(overlap: Overlap) -> str:
-    times = "once" if overlap.count == 1 else f"{overlap.count} times"
+    times = "once" if overlap.pauses == 1 else f"{overlap.pauses} times"
     return (
         f"meanwhile {overlap.kind} {times}, {time_words(overlap.overlap_ns / 1e6)} in it, the longest "
         f"{time_words(overlap.longest_ns / 1e6)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,6 @@ def write_steps(path: Path, runs: Iterable[RunRecord]) -> None:
     """Write the steps of all runs, in order; `run` says which run one belongs to. Raises OSError."""
     tables = [run.steps for run in runs]
     none = np.zeros(0, dtype=np.int64)
+    arrays: dict[str, Any] = {name: np.concatenate([none, *(table[name] for table in tables)]) for name in STEP_COLUMNS}
     with open(path, "wb") as file:
-        np.savez_compressed(
-            file, **{name: np.concatenate([none, *(table[name] for table in tables)]) for name in STEP_COLUMNS}
-        )
+        np.savez_compressed(file, **arrays)

@@ -104,7 +104,7 @@ def test_pauses_count_with_what_they_share_with_a_part() -> None:
     assert overlapping(seen, 12 * MS, 20 * MS) == (("garbage collection in the engine", 1, 2 * MS, 4 * MS),)
     made = story(table(FIRST, SECOND), probes=seen)
     queue = next(part for part in made.parts if part.name == "queue_wait")
-    assert [overlap.count for overlap in queue.overlaps] == [1]
+    assert [overlap.pauses for overlap in queue.overlaps] == [1]
 
 
 def test_the_worst_are_the_largest_and_those_without_a_figure_are_no_candidates() -> None:
