@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 
 from engine_proc.backends.base import Capacity, EngineRequest
 from engine_proc.inbox import Abort, Duplicate, Inbox, Turned
+from engine_proc.plan_source import PlanSource
 from engine_proc.validate import Rejection, check_request
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.errors import FrameError, RunError
 from harness.common.processes import name_thread
-from harness.common.protocol import TEXT, TOKEN_ID_BYTES, AbortFrame, RequestFrame, unpack_request
+from harness.common.protocol import TEXT, TOKEN_ID_BYTES, AbortFrame, IndexFrame, RequestFrame, unpack_request
 from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
 from harness.common.wire import Arrival, Wire
 
@@ -55,6 +56,7 @@ class Ingress:
         workers: int,
         clock: Clock,
         on_crash: Callable[[BaseException], None],
+        source: PlanSource | None = None,
     ) -> None:
         self._wire = wire
         self._control = memoryview(collector.control).cast("B").cast("q")
@@ -68,6 +70,7 @@ class Ingress:
         self._capacity = capacity
         self._clock = clock
         self._on_crash = on_crash
+        self._source = source
         self._raw: SimpleQueue[_Raw | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._guard, args=(self._run,), name="ingress", daemon=True)]
         self._threads += [
@@ -129,6 +132,8 @@ class Ingress:
             if isinstance(frame, AbortFrame):
                 self._take_abort(frame.row)
                 return
+            if isinstance(frame, IndexFrame):
+                frame = self._look_up(frame.row)
             text, ids = _payload(frame)
         except FrameError:
             control[CONTROL_WORDS["bad_frames"]] += 1
@@ -157,6 +162,12 @@ class Ingress:
             self._raw.put(_Raw(frame, text))
         else:
             self._tokenize(_Raw(frame, text))
+
+    def _look_up(self, row: int) -> RequestFrame:
+        """The planned request of a row. Raises FrameError in a session whose messages hold their requests."""
+        if self._source is None:
+            raise FrameError("index frame in a session without an indexed plan")
+        return self._source.request(row)
 
     def _take_abort(self, row: int) -> None:
         """Hand an abort on behind its request. Messages keep their order only within one client's connection."""

@@ -16,6 +16,7 @@ from engine_proc.backends.registry import make_backend
 from engine_proc.egress import Egress
 from engine_proc.inbox import Inbox
 from engine_proc.ingress import Ingress
+from engine_proc.plan_source import PlanSource
 from engine_proc.polled_inbox import PolledInbox
 from engine_proc.probes import EngineProbes
 from engine_proc.step_loop import StepLoop
@@ -27,7 +28,9 @@ from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
 from harness.common.isolation import Held, lock_memory
 from harness.common.nogil import NogilUnavailableError
+from harness.common.plan_map import map_plan
 from harness.common.processes import name_thread, sharpen_timers
+from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, pull_socket, push_socket, wait_until_connected
 from harness.common.specs import EngineSpec, Preparation, ProcessOptions
 from harness.common.wire import ENGINE_CELLS, Wire, make_wire
@@ -100,7 +103,7 @@ class EngineServer:
         loop = StepLoop(
             self._backend, inbox, Egress(socket), collector, monotonic_ns, self._tokenizer.token_bytes
         )  # fmt: skip
-        ingress = self._ingress(wire, collector, inbox, loop)
+        ingress = self._ingress(wire, collector, inbox, loop, _plan_source(prepared, collector))
         wire.start()
         if isinstance(inbox, PolledInbox):
             inbox.fill_from(ingress, wire)
@@ -123,12 +126,14 @@ class EngineServer:
         gc.enable()
         gc.unfreeze()
 
-    def _ingress(self, wire: Wire, collector: Collector, inbox: Inbox, loop: StepLoop) -> Ingress:
+    def _ingress(
+        self, wire: Wire, collector: Collector, inbox: Inbox, loop: StepLoop, source: PlanSource | None
+    ) -> Ingress:
         unlocked = self._process.tokenize_call == "encode_batch"
         encoder = UnlockedEncoder(self._tokenizer) if unlocked else self._tokenizer
         return Ingress(
             wire, collector, inbox, encoder, self._backend.capacity(), self._spec.tokenize_workers, monotonic_ns,
-            loop.fail,
+            loop.fail, source,
         )  # fmt: skip
 
     def _loop(self, loop: StepLoop, probes: EngineProbes | None) -> None:
@@ -187,3 +192,10 @@ class EngineServer:
                 return
             else:
                 raise ProtocolError(f"the engine expected START, got {message.kind}")
+
+
+def _plan_source(prepared: Preparation, collector: Collector) -> PlanSource | None:
+    """Where the requests are, if only their row numbers travel."""
+    if not prepared.indexed:
+        return None
+    return PlanSource(map_plan(Path(prepared.plan)), collector.meta["runs"], Sampling.from_fields(prepared.sampling))

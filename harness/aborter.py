@@ -31,7 +31,7 @@ class Aborter:
         self._after_ns = after_ns
         self._row = self._end = self._first_row = 0
         self._in_order = True
-        self._earliest: list[int] = []
+        self._earliest: Int64Array = np.zeros(0, dtype=np.int64)
         self._open: Int64Array = np.zeros(0, dtype=np.int64)  # rows that may yet be given up, where order says nothing
 
     def begin(self, first_row: int, offsets_ns: Int64Array, t0_ns: int, *, in_order: bool = True) -> None:
@@ -43,7 +43,7 @@ class Aborter:
         self._open = np.arange(first_row, first_row + len(offsets_ns))
         self._row = self._first_row = first_row
         self._end = first_row + len(offsets_ns)
-        self._earliest = (offsets_ns + (t0_ns + self._after_ns)).tolist()
+        self._earliest = offsets_ns + (t0_ns + self._after_ns)
 
     def act(self, now: int) -> int:
         """Abort what is due; returns in how many ns it wants to be called again."""
@@ -53,7 +53,7 @@ class Aborter:
             row = self._row
             result = int(self._send_result[row])
             if result == SendResult.NOT_SENT:  # it cannot be due before it has been sent and waited for
-                return max(self._earliest[row - self._first_row] - now, self._after_ns)
+                return max(int(self._earliest[row - self._first_row]) - now, self._after_ns)
             if result == SendResult.SENT:
                 left = int(self._sent[row]) + self._after_ns - now
                 if left > 0:

@@ -86,18 +86,22 @@ def sampling_of(config: RunConfig) -> Sampling:
     )
 
 
-def submitter_spec(config: RunConfig, placement: Placement) -> SubmitterSpec:
-    """What the submitter is told."""
+def submitter_spec(config: RunConfig, placement: Placement, shard: int = 0) -> SubmitterSpec:
+    """What submitter `shard` is told. Only one with cores that no other pacer and no engine uses may spin."""
+    shards = placement.shards
+    others = {cpu for k, cores in enumerate(shards) if k != shard for cpu in cores}
     return SubmitterSpec(
         pacer=config.pacer,
         wait=config.wait,
         relative=config.schedule == "relative",
-        cores=list(placement.submitter),
-        own_core=set(placement.submitter).isdisjoint(placement.engine),
+        cores=list(shards[shard]),
+        own_core=set(shards[shard]).isdisjoint(others.union(placement.engine)),
         sampling=list(sampling_of(config)),
         max_concurrency=cap_of(config) or 0,
-        probes=bool(config.probes),
+        probes=bool(config.probes) and shard == 0,  # its ring has one writer
         rt=config.rt,
         mlock=config.mlock,
         io_cores=list(config.io_cores or ()),
+        shard=shard,
+        shards=len(shards),
     )

@@ -69,10 +69,9 @@ class Child:
         os.close(self.pidfd)
 
 
-def spawn(module: str, cores: tuple[int, ...], folder: Path) -> Child:
-    """Start `python -m module` under `taskset` with an inherited control channel; its output goes to a log file."""
+def spawn(module: str, name: str, cores: tuple[int, ...], folder: Path) -> Child:
+    """Start `python -m module` under `taskset` with an inherited control channel; its output goes to `name`.log."""
     ours, theirs = socket.socketpair()
-    name = module.removesuffix("_proc")
     log = folder / f"{name}.log"
     taskset = shutil.which("taskset")  # where it is missing, the child pins itself before it imports anything
     prefix = [taskset, "-c", format_cpu_list(cores)] if taskset else []

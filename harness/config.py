@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.arrival_flags import DECIDED_BY_PLAN as ARRIVALS_BY_PLAN
 from harness.arrival_flags import check_arrival_flags, implied_arrival
 from harness.common.errors import ConfigError
-from harness.common.limits import MAX_NEW_TOKENS
+from harness.common.limits import MAX_NEW_TOKENS, MAX_SUBMITTERS
 from harness.config_errors import describe, flag_of
 from harness.config_values import (
     Batch,
@@ -83,6 +83,7 @@ class RunConfig(BaseModel):
     plan: FilePath | None = None
     pacer: Literal["auto", "python", "compiled"] = "auto"
     wait: Literal["auto", "sleep", "hybrid"] = "auto"
+    payload: Literal["inline", "index"] = "inline"
     # Traces
     trace: FilePath | None = None
     trace_format: Text | None = None
@@ -170,6 +171,7 @@ class RunConfig(BaseModel):
     rt: bool = False
     mlock: bool = False
     hold_cpu_latency: bool = False
+    submitters: int = Field(1, ge=1, le=MAX_SUBMITTERS)
     collector_dir: FilePath = Path("/dev/shm")
     start_timeout_s: Seconds = 300.0
     stall_timeout_s: Seconds | None = None
@@ -224,6 +226,13 @@ class RunConfig(BaseModel):
         if self.plan is self.trace is self.think_time is None:
             check_arrival_flags(self)
         check_trace_flags(self)
+        if self.submitters > 1 and (self.max_concurrency or self.think_time):
+            name = "max_concurrency" if self.max_concurrency else "think_time"
+            raise ConfigError(f"{flag_of(name)} and --submitters exclude each other: one submitter sees all ends")
+        if self.submitters > 1 and self.schedule == "relative":
+            raise ConfigError(
+                "--submitters: a relative schedule waits for one's own previous send call, so it has one submitter"
+            )
         check_engine_flags(self)
         check_prompt_flags(self)
         allowed = allowed_cpus()

@@ -29,7 +29,8 @@ class Placement:
     """CPUs of the three processes, sorted.
 
     asked_overlap: engine and submitter share a CPU because the user's lists say so. shares: pairs of processes with a
-    CPU in common, such as "engine+harness". note: one line that says who runs where, and why.
+    CPU in common, such as "engine+harness". note: one line that says who runs where, and why. submitters: how many
+    there are; `submitter` holds the CPUs of all.
     """
 
     engine: tuple[int, ...]
@@ -38,6 +39,12 @@ class Placement:
     asked_overlap: bool
     shares: tuple[str, ...]
     note: str
+    submitters: int = 1
+
+    @property
+    def shards(self) -> tuple[tuple[int, ...], ...]:
+        """The CPUs of each submitter."""
+        return deal_cores(self.submitter, self.submitters)
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -87,6 +94,16 @@ def require_allowed(cpus: Iterable[int], allowed: Iterable[int], flag: str) -> N
         )
 
 
+def deal_cores(cpus: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """The CPUs of each of `count` processes: in order and as equal as can be; one each in turn where there are fewer.
+
+    (0, 1, 2) for 2 is (0,), (1, 2); (0, 1) for 3 is (0,), (1,), (0,).
+    """
+    if len(cpus) < count:
+        return tuple((cpus[k % len(cpus)],) for k in range(count))
+    return tuple(cpus[k * len(cpus) // count : (k + 1) * len(cpus) // count] for k in range(count))
+
+
 def physical_siblings(cpu: int) -> frozenset[int]:
     """The CPUs of `cpu`'s physical core from /sys; only itself where /sys does not tell."""
     try:
@@ -103,8 +120,9 @@ def default_placement(
     harness: tuple[int, ...] | None = None,
     *,
     siblings: Siblings = physical_siblings,
+    submitters: int = 1,
 ) -> Placement:
-    """Place the processes on the CPUs in `allowed`; an explicit list of CPUs wins.
+    """Place the processes on the CPUs in `allowed`; an explicit list of CPUs wins. Several submitters share one list.
 
     Raises ConfigError naming the flag where an explicit CPU is not allowed, or where the explicit lists leave engine
     and submitter no way but to share a CPU that nobody asked them to share.
@@ -116,10 +134,10 @@ def default_placement(
     asked = engine is not None and submitter is not None and not set(engine).isdisjoint(submitter)
     if len(cpus) == 1:
         only = tuple(cpus)
-        return _placement(only, only, only, asked, 1)
+        return _placement(only, only, only, asked, 1, submitters)
     pool = _pool(cpus, engine, submitter, harness)
     if submitter is None:
-        submitter = _pick_submitter(pool, engine or (), siblings)
+        submitter = _pick_submitter(pool, engine, siblings, submitters)
         pool -= set(submitter)
     if harness is None:
         harness = _pick_harness(pool, engine, submitter, siblings)
@@ -128,7 +146,7 @@ def default_placement(
         engine = tuple(pool)
     if not harness:
         harness = (max(engine),) if HARNESS_BESIDE == "engine" else (max(submitter),)
-    return _placement(engine, submitter, harness, asked, len(cpus))
+    return _placement(engine, submitter, harness, asked, len(cpus), submitters)
 
 
 def _pool(
@@ -152,11 +170,14 @@ def _pool(
     )
 
 
-def _pick_submitter(pool: set[int], engine: tuple[int, ...], siblings: Siblings) -> tuple[int, ...]:
-    """The first CPU off the engine's physical cores, and one beside it where there are plenty."""
-    engine_physical = {cpu for core in engine for cpu in siblings(core)}
+def _pick_submitter(
+    pool: set[int], engine: tuple[int, ...] | None, siblings: Siblings, submitters: int
+) -> tuple[int, ...]:
+    """One CPU a submitter, off the engine's physical cores, while the engine keeps one; two where there are plenty."""
+    engine_physical = {cpu for core in engine or () for cpu in siblings(core)}
     first = min(pool, key=lambda cpu: (cpu in engine_physical, cpu))
-    wanted = 2 if len(pool) >= TWO_SUBMITTER_CORES_FROM else 1
+    plenty = len(pool) >= max(TWO_SUBMITTER_CORES_FROM, 4 * submitters)
+    wanted = min(submitters * (2 if plenty else 1), max(len(pool) - (engine is None), 1))
     return (first, *_nearest(pool - {first}, (first,), siblings))[:wanted]
 
 
@@ -182,15 +203,23 @@ def _shares(engine: tuple[int, ...], submitter: tuple[int, ...], harness: tuple[
 
 
 def _placement(
-    engine: tuple[int, ...], submitter: tuple[int, ...], harness: tuple[int, ...], asked: bool, count: int
+    engine: tuple[int, ...],
+    submitter: tuple[int, ...],
+    harness: tuple[int, ...],
+    asked: bool,
+    count: int,
+    submitters: int,
 ) -> Placement:
     engine, submitter, harness = (tuple(sorted(set(cores))) for cores in (engine, submitter, harness))
     shares = _shares(engine, submitter, harness)
-    where = (
-        f"submitter on {format_cpu_list(submitter)}, engine on {format_cpu_list(engine)}, "
-        f"harness on {format_cpu_list(harness)}"
-    )
-    return Placement(engine, submitter, harness, asked, shares, f"{where}: {_why(shares, asked, count)}")
+    who = "submitter" if submitters == 1 else f"{submitters} submitters"
+    dealt = " and ".join(format_cpu_list(cpus) for cpus in deal_cores(submitter, min(submitters, len(submitter))))
+    where = f"{who} on {dealt}, engine on {format_cpu_list(engine)}, harness on {format_cpu_list(harness)}"
+    why = _why(shares, asked, count)
+    if submitters > len(submitter):
+        few = "one core" if len(submitter) == 1 else f"{len(submitter)} cores"
+        why += f"; {submitters} submitters share {few} and cannot spin"
+    return Placement(engine, submitter, harness, asked, shares, f"{where}: {why}", submitters)
 
 
 def _why(shares: tuple[str, ...], asked: bool, count: int) -> str:

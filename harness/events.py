@@ -7,7 +7,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -96,6 +96,18 @@ class Events:
                     return message.body
                 raise ProtocolError(f"expected {kind} of the {child.name}, got {message.kind} of the {sender.name}")
         raise ChildDiedError(f"the {child.name} gave no {kind} within {timeout_s:g} s (--start-timeout)")
+
+    def expect_each(self, children: Iterable[Child], kind: str, timeout_s: float) -> None:
+        """Wait for one message of `kind` from each of `children`, in any order. Raises as `expect`."""
+        awaited = {child.name: child for child in children}
+        deadline = time.monotonic() + timeout_s
+        while awaited:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ChildDiedError(f"the {' and the '.join(awaited)} gave no {kind} within {timeout_s:g} s")
+            for sender, message in self.wait(min(left, 1.0))[0]:
+                if message.kind != kind or awaited.pop(sender.name, None) is not sender:
+                    raise ProtocolError(f"expected {kind}, got {message.kind} of the {sender.name}")
 
     def close(self) -> None:
         self._selector.close()

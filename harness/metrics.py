@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.plan.schedules import Schedule
 from harness.records import RunRecord
+from harness.shards import shards_json
 from harness.slo import backlog_growth, slo_json
 from harness.slo_text import Slo
 from harness.statistics import NumberArray, percentile, summarize
@@ -32,7 +33,7 @@ class Conditions:
     wire_measured: a thread without the GIL stamped t_wire (else t_wire is t_ingress, and waits for the GIL hide in
     transit). killed: the session ended by a process being killed. arrival, process: the word of the arrival process
     that planned the offsets, and the process; None for a plan file. slos: what was asked to be kept. max_concurrency:
-    most requests in flight, or None.
+    most requests in flight, or None. submitters: how many processes sent the load.
     """
 
     relative: bool
@@ -43,6 +44,7 @@ class Conditions:
     process: Schedule | None = None
     slos: tuple[Slo, ...] = ()
     max_concurrency: int | None = None
+    submitters: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class RunMetrics:
     arrivals: ArrivalReport
     slo: Mapping[str, Any] | None = None
     backlog_growth: float | None = None
+    submitters: Sequence[Mapping[str, Any]] = ()
 
     def percentile(self, name: str, q: float) -> float | None:
         """The q-th percentile of a metric in ns, None where it was not measured or no request has it."""
@@ -98,6 +101,7 @@ class RunMetrics:
             },
             "ledger": dict(self.ledger),
             "arrivals": self.arrivals.to_json(),
+            "submitters": [dict(shard) for shard in self.submitters],
         }
 
 
@@ -138,6 +142,7 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         arrivals=_arrivals(record, conditions),
         slo=slo_json(record, conditions.slos, duration),
         backlog_growth=_growth(columns["t_intended"][finished], columns["t_finished"][finished]),
+        submitters=shards_json(record, conditions.submitters),
     )
 
 

@@ -72,6 +72,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--arrival-seed", "N", "seed of the arrivals alone (default: --seed)"),
         _value("--plan", "FILE", "run the load of a plan.npz again; it decides prompts, times and new tokens"),
         _value("--pacer", "KIND", "auto, python or compiled: the loop that keeps the clock (default auto)"),
+        _value("--payload", "KIND", "inline: a message holds its request; index: its number alone, the engine reads "
+               "the request from the plan (default inline)"),
         _value("--wait", "KIND", "auto, sleep or hybrid: how the pacer waits, auto measures at start (default auto)"),
     ),
     "Traces": (
@@ -185,7 +187,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     ),
     "Processes and cores": (
         _value("--engine-cores", "LIST", "cores of the engine, a taskset list like 0,2-4,8-12:2"),
-        _value("--submitter-cores", "LIST", "cores of the submitter"),
+        _value("--submitter-cores", "LIST", "cores of the submitter; several submitters are dealt them in order"),
+        _value("--submitters", "N", "processes that send the load, each every Nth request at its own time (default 1)"),
         _value("--harness-cores", "LIST", "cores of this process"),
         _value("--io-cores", "LIST", "cores of libzmq's I/O threads in all processes (default: the submitter's second "
                "core for its own, elsewhere the process's)"),

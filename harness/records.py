@@ -98,6 +98,7 @@ class SessionRecords:
     end_reason: EndReason
     counters: Mapping[str, int]
     probes: SessionProbes | None = None
+    submitters: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def read_session(collector: Collector, plan: LoadPlan) -> SessionRecords:
             continue
         runs.append(_read_run(collector, plan, run, t0, end_reason, steps, log, probes))
     counters = {name: collector.word(name) for name in CONTROL_WORDS}
-    return SessionRecords(tuple(runs), tuple(not_started), end_reason, counters, probes)
+    return SessionRecords(tuple(runs), tuple(not_started), end_reason, counters, probes, collector.submitters)
 
 
 def read_outputs(collector: Collector) -> dict[int, Int64Array]:

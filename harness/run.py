@@ -1,4 +1,4 @@
-"""One run of a session: arm the submitter, agree on t0, take results until the run is over."""
+"""One run of a session: arm the submitters, agree on t0, take results until the run is over."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def read_counters(session: Session) -> Counters:
 
 def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress, clock: Clock) -> EndReason:
     """Run one span to its end. Raises DeadChildError and InterruptedRunError; rows are closed by the caller."""
-    session.events.send(session.submitter, words.ARM, first_row=span.first_row, rows=span.rows)
-    session.events.expect(session.submitter, words.ARMED, ARM_TIMEOUT_S)
+    for submitter in session.submitters:
+        session.events.send(submitter, words.ARM, first_row=span.first_row, rows=span.rows)
+    session.events.expect_each(session.submitters, words.ARMED, ARM_TIMEOUT_S)
     drain_s = session.config.drain_timeout_s
     plan, cap = session.plan, cap_of(session.config)
     watch = Watch(
@@ -62,7 +63,8 @@ def run_once(session: Session, span: RunSpan, stall_ns: int, progress: Progress,
     session.collector.control[RUN_T0_CELL + span.index] = t0
     if session.aborter is not None:
         session.aborter.begin(span.first_row, plan.offsets_ns[: span.rows], t0, in_order=not plan.gated)
-    session.events.send(session.submitter, words.START, t0_ns=t0)
+    for submitter in session.submitters:
+        session.events.send(submitter, words.START, t0_ns=t0)
     try:
         return _take_results(session, span, watch, progress, clock)
     finally:  # also of a run that fails: what is left of the processes is what explains it
@@ -74,6 +76,7 @@ def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progr
     title = f"warm-up {span.index + 1}" if span.warmup else f"run {span.index + 1} of {len(session.spans)}"
     started = shown = clock()
     tokens = session.collector.word("tokens")
+    pacing = {child.name for child in session.submitters}
     while True:
         wait_s = POLL_S if session.aborter is None else min(POLL_S, session.aborter.act(clock()) / NS_PER_S)
         messages, ready = session.events.wait(wait_s)
@@ -84,9 +87,10 @@ def _take_results(session: Session, span: RunSpan, watch: Watch, progress: Progr
             errno = session.collector.word("receiver_errno")
             raise RunError(f"the receiver's wire thread ended in the middle of a run (errno {errno})")
         for child, message in messages:
-            if child is not session.submitter or message.kind != words.RUN_SENT:
+            if child.name not in pacing or message.kind != words.RUN_SENT:
                 raise ProtocolError(f"unexpected {message.kind} of the {child.name} during a run")
-            watch.sent_at = clock()
+            pacing.remove(child.name)
+            watch.sent_at = 0 if pacing else clock()
         now = clock()
         if session.sampler is not None:
             session.sampler.tick(now)

@@ -21,9 +21,9 @@ from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
 from harness.common.probes.hiccup import HiccupMonitor
 from harness.common.processes import affinity_of, start_ticks
-from harness.common.protocol import request_overhead_bytes
+from harness.common.protocol import SMALL_FRAME_BYTES, request_overhead_bytes
 from harness.common.sockets import endpoint, make_context, pull_socket, push_socket, wait_until_connected
-from harness.common.specs import Preparation
+from harness.common.specs import Preparation, Spec
 from harness.common.wire import RECEIVER_CELLS, Wire, make_wire
 from harness.config import RunConfig
 from harness.cores import Placement
@@ -57,7 +57,7 @@ class Session:
     plan: LoadPlan
     spans: list[RunSpan]
     engine: Child
-    submitter: Child
+    submitters: tuple[Child, ...]
     wire: Wire
     receiver: Receiver
     context: zmq.Context[Any]
@@ -66,24 +66,26 @@ class Session:
     sampler: HostSampler | None
     hiccups: HiccupMonitor | None
 
-    def children(self) -> tuple[Child, Child]:
-        return self.engine, self.submitter
+    def children(self) -> tuple[Child, ...]:
+        return self.engine, *self.submitters
 
 
 def start_children(config: RunConfig, placement: Placement, workspace: Workspace, events: Events) -> list[Child]:
-    """Spawn both and configure them: they load and compile at the same time. Each is watched from its first moment."""
+    """Spawn all and configure them: they load and compile at the same time. Each is watched from its first moment."""
     children = []
-    for module, cores in (("engine_proc", placement.engine), ("submitter_proc", placement.submitter)):
-        child = spawn(module, cores, workspace.staging)
+    several = len(placement.shards) > 1
+    submitters = [(f"submitter-{k}" if several else "submitter", cores) for k, cores in enumerate(placement.shards)]
+    for name, cores in (("engine", placement.engine), *submitters):
+        child = spawn("engine_proc" if name == "engine" else "submitter_proc", name, cores, workspace.staging)
         children.append(child)
         events.watch_child(child)
     return children
 
 
-def configure(config: RunConfig, placement: Placement, events: Events, engine: Child, submitter: Child) -> None:
+def configure(config: RunConfig, placement: Placement, events: Events, engine: Child, submitters: list[Child]) -> None:
     """HELLO from each, CONFIGURE to each."""
-    specs = {engine.name: engine_spec(config, placement.engine), submitter.name: submitter_spec(config, placement)}
-    waiting = dict(specs)
+    waiting: dict[str, Spec] = {engine.name: engine_spec(config, placement.engine)}
+    waiting.update({child.name: submitter_spec(config, placement, k) for k, child in enumerate(submitters)})
     deadline = time.monotonic() + config.start_timeout_s
     while waiting:
         if time.monotonic() > deadline:
@@ -99,7 +101,9 @@ def fix_plan(config: RunConfig, draft: Draft, events: Events, engine: Child) -> 
     return complete(draft, config.pretok, seed_of(config, Dimension.PROMPTS), link)
 
 
-def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan], probed_cpus: int = 0) -> Collector:
+def open_collector(
+    workspace: Workspace, plan: LoadPlan, spans: list[RunSpan], probed_cpus: int = 0, submitters: int = 1
+) -> Collector:
     """Create the collector; its description is all that `sweep_dead` and `recover` need. Raises ConfigError."""
     meta = {
         "run_id": workspace.run_id,
@@ -107,6 +111,7 @@ def open_collector(workspace: Workspace, plan: LoadPlan, spans: list[RunSpan], p
         "final": str(workspace.final),
         "sockets": str(workspace.sockets),
         "runs": [span._asdict() for span in spans],
+        "submitters": submitters,
     }
     owner = (os.getpid(), start_ticks(os.getpid()))
     return Collector.create(workspace.collector, collector_shape(plan, spans, probed_cpus), meta, owner)
@@ -151,15 +156,43 @@ def check_stop_ids(config: RunConfig, vocab_size: int) -> None:
         raise ConfigError(f"--stop-ids: {beyond[0]} is outside the model's vocabulary of {vocab_size} tokens")
 
 
-def placement_facts(placement: Placement, engine: Child, submitter: Child) -> dict[str, Any]:
+def placement_facts(placement: Placement, engine: Child, submitters: list[Child]) -> dict[str, Any]:
     """Where the processes really are, as /proc has it, and why."""
+    cores = [affinity_of(child.process.pid) for child in submitters]
     return {
         "engine": affinity_of(engine.process.pid),
-        "submitter": affinity_of(submitter.process.pid),
+        "submitter": sorted({cpu for one in cores for cpu in one}),
+        "submitters": cores,
         "harness": sorted(os.sched_getaffinity(0)),
         "asked": placement.asked_overlap,
         "note": placement.note,
     }
+
+
+def merged_pacer(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pacers' reports as one: words that differ side by side, the longest margin and overshoot; all in `shards`."""
+    if len(reports) == 1:
+        return reports[0]
+
+    def words_of(name: str) -> str:
+        return ", ".join(sorted({str(report[name]) for report in reports if report[name]}))
+
+    overshoots = [report["sleep_overshoot_ns"] for report in reports]
+    return {
+        "name": words_of("name"),
+        "fallback": words_of("fallback"),
+        "wait": words_of("wait"),
+        "margin_ns": max(report["margin_ns"] for report in reports),
+        "sleep_overshoot_ns": {name: max(one[name] for one in overshoots) for name in overshoots[0]},
+        "shards": reports,
+    }
+
+
+def request_frame_bytes(config: RunConfig, plan: LoadPlan) -> int:
+    """Upper bound of a message to the engine."""
+    if config.payload == "index":
+        return SMALL_FRAME_BYTES
+    return plan.largest_payload_bytes() + request_overhead_bytes(sampling_of(config))
 
 
 def open_session(
@@ -173,9 +206,9 @@ def open_session(
     spans: list[RunSpan],
     progress: Progress,
 ) -> Session:
-    """From two spawned children to a session that is ready to run. Raises RunError and ConfigError."""
-    engine, submitter = children
-    configure(config, placement, events, engine, submitter)
+    """From spawned children to a session that is ready to run. Raises RunError and ConfigError."""
+    engine, *submitters = children
+    configure(config, placement, events, engine, submitters)
     context = make_context(config.io_cores or ())
     progress.say("preparing the receiver")
     wire = open_wire(config, workspace, collector, context)
@@ -191,26 +224,32 @@ def open_session(
         plan=str(workspace.staging / PLAN_FILE),
         data_endpoint=endpoint(workspace.sockets, "data"),
         results_endpoint=endpoint(workspace.sockets, "results"),
-        request_frame_bytes=plan.largest_payload_bytes() + request_overhead_bytes(sampling_of(config)),
+        request_frame_bytes=request_frame_bytes(config, plan),
         result_frame_bytes=RESULT_FRAME_BYTES,
+        indexed=config.payload == "index",
+        sampling=list(sampling_of(config)),
     )
     facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes, "isolation": {}}
-    for child in (engine, submitter):
+    pacers: list[dict[str, Any]] = []
+    for child in children:
         events.send(child, words.PREPARE, **prepared.to_body())
         ready = events.expect(child, words.READY, config.start_timeout_s)
         facts["isolation"][child.name] = ready.pop("isolation")
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
+        if child is not engine:
+            pacers.append(ready.pop("pacer"))
         facts.update(ready)
-    facts["placement"] = placement_facts(placement, engine, submitter)
+    facts["pacer"] = merged_pacer(pacers)
+    facts["placement"] = placement_facts(placement, engine, submitters)
     facts["receiver_wire"] = "compiled" if wire.compiled else "python"
     check_stop_ids(config, facts["capacity"]["vocab_size"])
     events.send(engine, words.START)
     receiver = Receiver(wire, collector)
     aborter = open_aborter(config, prepared.data_endpoint, collector, context)
-    sampler = make_sampler(config, placement, collector, engine, [submitter])
+    sampler = make_sampler(config, placement, collector, engine, submitters)
     if hiccups is not None:
         hiccups.start()
     return Session(
-        config, workspace, events, collector, plan, spans, engine, submitter, wire, receiver, context, facts, aborter,
-        sampler, hiccups,
+        config, workspace, events, collector, plan, spans, engine, tuple(submitters), wire, receiver, context, facts,
+        aborter, sampler, hiccups,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from harness.closing import close_rows
 from harness.common.clock import monotonic_ns
 from harness.common.collector import RUN_T0_CELL, Collector
 from harness.common.errors import ConfigError, IsorateError, RunError
-from harness.common.processes import sharpen_timers
+from harness.common.processes import peak_rss_bytes, sharpen_timers
 from harness.common.stamps import EndReason
 from harness.config import RunConfig
 from harness.cores import Placement, allowed_cpus, default_placement
@@ -51,15 +51,19 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     Raises ConfigError before anything was started, RunError where the report could not be written.
     """
     placement = default_placement(
-        allowed_cpus(), config.engine_cores, config.submitter_cores, config.harness_cores
-    )
+        allowed_cpus(), config.engine_cores, config.submitter_cores, config.harness_cores,
+        submitters=config.submitters,
+    )  # fmt: skip
     for line in sweep_dead(config.collector_dir.expanduser(), _results_folder(config)):
         print(f"isorate: {line}", file=sys.stderr)
     draft = make_draft(config)
+    if config.submitters > 1 and draft.plan.gated:
+        raise ConfigError("--submitters: requests that wait for the end of others have one submitter")
     spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())
     try:
-        collector = open_collector(workspace, draft.plan, spans, len(probed_cpus(placement)) if config.probes else 0)
+        probed = len(probed_cpus(placement)) if config.probes else 0
+        collector = open_collector(workspace, draft.plan, spans, probed, config.submitters)
     except BaseException:
         workspace.remove_all()
         raise
@@ -95,6 +99,7 @@ class Supervisor:
     detail: str = ""
     usage: str = ""
     cpu_latency: CpuLatency | None = None
+    peaks: dict[str, int | None] = field(default_factory=dict)
 
     def run(self) -> int:
         """Returns the exit code; raises ConfigError where a child blamed the input and nothing was measured."""
@@ -123,7 +128,7 @@ class Supervisor:
     def _measure(self, progress: Progress) -> None:
         os.sched_setaffinity(0, set(self.placement.harness))
         sharpen_timers()
-        progress.say("starting the engine and the submitter")
+        progress.say("starting the engine and what sends the load")
         self.children = start_children(self.config, self.placement, self.workspace, self.events)
         session = open_session(
             self.config, self.placement, self.workspace, self.events, self.children, self.collector, self.draft,
@@ -186,6 +191,8 @@ class Supervisor:
     def _stop(self) -> None:
         """End the children and the receiver; take what is still under way."""
         self._set_stop()
+        self.peaks = {child.name: peak_rss_bytes(child.process.pid) for child in self.children}
+        self.peaks["harness"] = peak_rss_bytes(os.getpid())
         for child in self.children:
             child.stop()
         patience_s = CHILD_END_S if self.session is not None else START_END_S
@@ -248,7 +255,7 @@ class Supervisor:
         if self.usage:
             self.workspace.remove_all()
             raise ConfigError(self.usage)
-        tail = next((child.log_tail().strip() for child in self.children if child.name in self.detail), "")
+        tail = next((child.log_tail().strip() for child in self.children if f"the {child.name} " in self.detail), "")
         self.workspace.remove_all()
         if tail:
             print(_safe_lines(tail.split("\n")), file=sys.stderr)
@@ -276,7 +283,7 @@ class Supervisor:
     def _info(self) -> SessionInfo:
         facts: dict[str, Any] = {} if self.session is None else dict(self.session.facts)
         plan = self.draft.plan if self.session is None else self.session.plan
-        manifest = {**host_manifest(), "clocks": facts.get("clocks", {})}
+        manifest = {**host_manifest(), "clocks": facts.get("clocks", {}), "peak_rss_bytes": self.peaks}
         return SessionInfo(
             run_id=self.workspace.run_id,
             command=tuple(self.command),

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import zmq
 
 from harness.common.clock import Clock
-from harness.common.collector import CONTROL_WORDS, Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array, submitter_line
 from harness.common.stamps import SUBMITTER_COLUMNS, SendResult
 from submitter_proc.frames import PackedRun
 
@@ -72,7 +72,8 @@ class PythonPacer:
 
     name = "python"
 
-    def __init__(self, send: NonBlockingSender, control: Int64Array, clock: Clock) -> None:
+    def __init__(self, send: NonBlockingSender, control: Int64Array, clock: Clock, shard: int = 0) -> None:
+        self._line = submitter_line(shard)
         self._send = send
         self._control = control
         self._clock = clock
@@ -90,7 +91,7 @@ class PythonPacer:
             now = self._wait(deadline, waiting.margin_ns, short=offset - previous_offset <= 2 * waiting.margin_ns)
             if now == 0:
                 return PaceEnd(i, 0)
-            row = stamps[i]
+            row = stamps[i * packed.step]
             row[INTENDED] = deadline  # before the send: a kill in between must not leave a message without its stamps
             row[SLOT] = deadline  # nothing but the clock holds a request of an open loop back
             row[SEND] = now
@@ -102,13 +103,13 @@ class PythonPacer:
             row[SENT] = sent
             if errno == 0:
                 row[RESULT] = SendResult.SENT
-                control[CONTROL_WORDS["sent"]] += 1
+                control[CONTROL_WORDS["sent"] + self._line] += 1
             elif errno == codes.EAGAIN:
                 row[RESULT], row[ERRNO] = SendResult.REFUSED, errno
-                control[CONTROL_WORDS["refused"]] += 1
+                control[CONTROL_WORDS["refused"] + self._line] += 1
             else:
                 row[RESULT], row[ERRNO] = SendResult.ERROR, errno
-                control[CONTROL_WORDS["send_errors"]] += 1
+                control[CONTROL_WORDS["send_errors"] + self._line] += 1
                 return PaceEnd(i + 1, errno)
         return PaceEnd(packed.num_requests, 0)
 
@@ -134,5 +135,5 @@ class PythonPacer:
                 os.sched_yield()
                 self._yielded = now
             now = clock()
-        control[CONTROL_WORDS["spin_ns"]] += now - woke
+        control[CONTROL_WORDS["spin_ns"] + self._line] += now - woke
         return now

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from harness.common.collector import CONTROL_WORDS, Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array, submitter_line
 from harness.common.nogil import load_numba, load_symbols
 from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
@@ -32,21 +32,24 @@ class CompiledPacer:
 
     name = "compiled"
 
-    def __init__(self, loop: Any, socket: zmq.Socket[bytes], control: Int64Array) -> None:
+    def __init__(self, loop: Any, socket: zmq.Socket[bytes], control: Int64Array, shard: int = 0) -> None:
         self._loop = loop
+        self._line = submitter_line(shard)
         self._socket = int(socket.underlying)  # owned by: the thread that calls run
         self._control = control
 
     def run(self, packed: PackedRun, t0_ns: int, waiting: Waiting) -> PaceEnd:
         """Send all requests of `packed`. t0_ns: CLOCK_MONOTONIC ns of offset 0."""
-        return _call(self._loop, self._socket, packed, self._control, t0_ns, waiting)
+        return _call(self._loop, self._socket, packed, self._control, self._line, t0_ns, waiting)
 
 
-def _call(loop: Any, socket: int, packed: PackedRun, control: Int64Array, t0_ns: int, waiting: Waiting) -> PaceEnd:
+def _call(
+    loop: Any, socket: int, packed: PackedRun, control: Int64Array, line: int, t0_ns: int, waiting: Waiting
+) -> PaceEnd:
     scratch = np.zeros(4, dtype=np.int64)
     handled, errno = loop(
-        socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, control, t0_ns,
-        waiting.relative, waiting.margin_ns, scratch,
+        socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, packed.step,
+        control, line, t0_ns, waiting.relative, waiting.margin_ns, scratch,
     )  # fmt: skip
     return PaceEnd(handled, errno)
 
@@ -60,7 +63,7 @@ def compile_pace() -> Any:
     empty = np.zeros(0, dtype=np.int64)
     stamps = np.zeros((1, 8), dtype=np.int64)[:0]
     packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
-    _call(loop, 0, packed, np.zeros(512, dtype=np.int64), 0, Waiting(relative=False, margin_ns=0))
+    _call(loop, 0, packed, np.zeros(512, dtype=np.int64), 0, 0, Waiting(relative=False, margin_ns=0))
     loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
     return loop
 
@@ -76,7 +79,7 @@ def _build_pace() -> Any:
     io_run_ns, io_starve_ns = IO_RUN_NS, IO_STARVE_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
-    def pace(socket, frames, starts, offsets, stamps, control, t0, relative, margin, scratch):
+    def pace(socket, frames, starts, offsets, stamps, step, control, line, t0, relative, margin, scratch):
         here = scratch.ctypes.data
         previous_end = t0
         previous_offset = 0
@@ -108,10 +111,11 @@ def _build_pace() -> Any:
                     yielded = now
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]
-            control[spin_ns] += now - woke
-            stamps[i, INTENDED] = deadline  # before the send: a kill in between must not leave a message unstamped
-            stamps[i, SLOT] = deadline
-            stamps[i, SEND] = now
+            control[spin_ns + line] += now - woke
+            row = i * step
+            stamps[row, INTENDED] = deadline  # before the send: a kill in between must not leave a message unstamped
+            stamps[row, SLOT] = deadline
+            stamps[row, SEND] = now
             errno = 0
             for _ in range(2):
                 errno = 0
@@ -122,18 +126,18 @@ def _build_pace() -> Any:
             clock_gettime(1, here)
             previous_end = scratch[0] * 1_000_000_000 + scratch[1]
             previous_offset = offset
-            stamps[i, SENT] = previous_end
+            stamps[row, SENT] = previous_end
             if errno == 0:
-                stamps[i, RESULT] = sent_result
-                control[sent_word] += 1
+                stamps[row, RESULT] = sent_result
+                control[sent_word + line] += 1
             elif errno == 11:
-                stamps[i, RESULT] = refused_result
-                stamps[i, ERRNO] = errno
-                control[refused_word] += 1
+                stamps[row, RESULT] = refused_result
+                stamps[row, ERRNO] = errno
+                control[refused_word + line] += 1
             else:
-                stamps[i, RESULT] = error_result
-                stamps[i, ERRNO] = errno
-                control[errors_word] += 1
+                stamps[row, RESULT] = error_result
+                stamps[row, ERRNO] = errno
+                control[errors_word + line] += 1
                 return i + 1, errno
         return offsets.shape[0], 0
 

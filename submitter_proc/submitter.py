@@ -11,19 +11,20 @@ import zmq
 
 from harness.common import control as words
 from harness.common.clock import NS_PER_S, clock_report, monotonic_ns
-from harness.common.collector import CONTROL_WORDS, Collector, Int64Array
+from harness.common.collector import CONTROL_WORDS, Collector, Int64Array, submitter_line
 from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
 from harness.common.isolation import RealTime, limit_spin, lock_memory
 from harness.common.nogil import NogilUnavailableError
-from harness.common.plan_file import LoadPlan, load_plan
+from harness.common.plan_file import LoadPlan
+from harness.common.plan_map import map_plan
 from harness.common.probes.gc_pauses import GcProbe
 from harness.common.processes import defer_io_threads, name_thread, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, push_socket, wait_until_connected
 from harness.common.specs import Preparation, SubmitterSpec
 from submitter_proc.calibrate import Calibration, calibrate
-from submitter_proc.frames import pack_run
+from submitter_proc.frames import Shard, pack_run
 from submitter_proc.gated import GatedPacer, GatedPythonPacer, gates_of
 from submitter_proc.pacer import Pacer, PythonPacer, Waiting, zmq_sender
 
@@ -51,13 +52,13 @@ def compile_loop(kind: str) -> CompiledLoop:
         return CompiledLoop(None, str(error))
 
 
-def make_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Collector) -> Pacer:
+def make_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Collector, shard: int) -> Pacer:
     """The compiled pacer where its loop is there, else the plain one."""
     if compiled.loop is None:
-        return PythonPacer(zmq_sender(socket), collector.control, monotonic_ns)
+        return PythonPacer(zmq_sender(socket), collector.control, monotonic_ns, shard)
     from submitter_proc.pacer_compiled import CompiledPacer
 
-    return CompiledPacer(compiled.loop, socket, collector.control)
+    return CompiledPacer(compiled.loop, socket, collector.control, shard)
 
 
 def make_gated_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collector: Collector) -> GatedPacer:
@@ -96,7 +97,7 @@ class Submitter:
         """Prepare, say READY, then arm and pace runs until STOP."""
         message = self._channel.expect(words.PREPARE, timeout_s=86_400)
         prepared = Preparation.from_body(message.body)
-        plan = load_plan(Path(prepared.plan))
+        plan = map_plan(Path(prepared.plan))
         collector = Collector.attach(Path(prepared.collector))
         # Two cores: the pacer keeps the first, libzmq's I/O thread the second; one core: they share it.
         context = make_context(self._spec.io_cores or self._spec.cores[1:2])
@@ -108,15 +109,15 @@ class Submitter:
                 os.sched_setaffinity(0, {self._spec.cores[0]})
             else:
                 defer_io_threads()
-            self._paces(plan, collector, socket)
+            self._paces(plan, collector, socket, prepared.indexed)
         finally:
             socket.close()
             context.term()
 
-    def _paces(self, plan: LoadPlan, collector: Collector, socket: zmq.Socket[bytes]) -> None:
+    def _paces(self, plan: LoadPlan, collector: Collector, socket: zmq.Socket[bytes], indexed: bool) -> None:
         cap = self._spec.max_concurrency
         gated = make_gated_pacer(self._compiled, socket, collector) if plan.gated or cap else None
-        pacer = make_pacer(self._compiled, socket, collector)
+        pacer = make_pacer(self._compiled, socket, collector, self._spec.shard)
         wait, waiting = choose_waiting(self._spec.wait, self._spec.own_core, self._spec.relative, self._calibration)
         real_time = RealTime() if self._spec.rt else None
         if real_time is not None and real_time.on:
@@ -135,6 +136,8 @@ class Submitter:
         }
         self._channel.send(words.READY, pacer=report, clock=clock_report(), isolation=notes)
         sampling = Sampling.from_fields(self._spec.sampling)
+        shard = Shard(self._spec.shard, self._spec.shards)
+        done = CONTROL_WORDS["submitter_done_runs"] + submitter_line(shard.number)
         while True:
             message = self._channel.receive()
             assert message is not None
@@ -142,8 +145,8 @@ class Submitter:
                 self._channel.send(words.PONG, stamp=monotonic_ns())
             elif message.kind == words.ARM:
                 first, rows = message.body["first_row"], message.body["rows"]
-                packed = pack_run(plan, sampling, first, rows, collector.submitter)
-                gates = gates_of(plan, rows, collector.receiver[first : first + rows], cap)
+                packed = pack_run(plan, sampling, first, rows, collector.submitter, shard, indexed)
+                gates = gates_of(plan, rows, collector.receiver[first : first + rows], cap) if gated else None
                 gc.collect()
                 gc.freeze()
                 gc.disable()
@@ -152,13 +155,14 @@ class Submitter:
                 t0 = start.body["t0_ns"]
                 if real_time is not None:
                     real_time.begin()
-                end = gated.run(packed, gates, t0, waiting) if gated else pacer.run(packed, t0, waiting)
+                end = gated.run(packed, gates, t0, waiting) if gated and gates else pacer.run(packed, t0, waiting)
                 if real_time is not None:
                     real_time.end()
-                collector.control[CONTROL_WORDS["submitter_done_runs"]] += 1
+                collector.control[done] += 1
                 self._channel.send(words.RUN_SENT, handled=end.handled, errno=end.errno)
                 gc.enable()
                 gc.unfreeze()
+                del packed  # before the next run is packed: never two runs in memory
             elif message.kind == words.STOP:
                 return
             else:

@@ -1,6 +1,6 @@
 """The shared collector: one tmpfs file of int64 cells that every process maps, one writer per cell, no lock.
 
-Layout: a header page region (magic, version, sizes, owner, JSON description), a control page of counters (one 64-byte
+Layout: a header page region (magic, version, sizes, owner, JSON description), control pages of counters (one 64-byte
 line a writer), then one page-aligned block a writer: submitter rows, engine rows, receiver rows, step table, token log,
 and the probes' rings (`harness.common.probes.ring`).
 Readers look after the run, or at counters while it goes on.
@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.errors import CollectorError, ConfigError
+from harness.common.limits import MAX_SUBMITTERS
 from harness.common.stamps import ENGINE_COLUMNS, RECEIVER_COLUMNS, STEP_COLUMNS, SUBMITTER_COLUMNS
 
 MAGIC = b"ISORATE\0"
 VERSION = 3
 _PAGE = 4096
 _HEADER_BYTES = 64 * 1024
-_CONTROL_BYTES = _PAGE
+_CONTROL_BYTES = 2 * _PAGE
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
 _LINE = 8  # int64 cells in a 64-byte cache line
 
@@ -40,7 +41,7 @@ CONTROL_WORDS: dict[str, int] = {
     "current_run": 2,
     "receiver_stop": 3,  # set once the engine has ended: what it sent last is still taken
     "aborts_sent": 4,
-    # owned by: submitter
+    # owned by: submitter (of several: the first; each has a line like it, see `submitter_line`)
     "sent": 8,
     "refused": 9,
     "send_errors": 10,
@@ -88,6 +89,13 @@ CONTROL_WORDS: dict[str, int] = {
 #: The t0 of run k (ns, 0: never started) stands in control cell RUN_T0_CELL + k; owned by: harness.
 RUN_T0_CELL = 64
 MAX_RUNS = 440
+SUBMITTER_WORDS = ("sent", "refused", "send_errors", "spin_ns", "submitter_done_runs")
+_SECOND_SUBMITTER_CELL = 512  # the second control page: a line a further submitter
+
+
+def submitter_line(shard: int) -> int:
+    """How many cells after those in CONTROL_WORDS submitter `shard` (0, 1, ...) has its words: a cache line each."""
+    return 0 if shard == 0 else _SECOND_SUBMITTER_CELL - CONTROL_WORDS["sent"] + (shard - 1) * _LINE
 
 
 class CollectorShape(NamedTuple):
@@ -170,6 +178,7 @@ class Collector:
         self.path = path
         self.shape = shape
         self.meta = meta
+        self.submitters = _submitters(path, meta)
         self._mapping = mapping
         blocks, _ = _blocks(shape)
         self.control = self._view(_Block(_HEADER_BYTES, 1, _CONTROL_BYTES // 8)).reshape(-1)
@@ -228,8 +237,14 @@ class Collector:
         return cls(path, mapping, header.shape, header.meta)
 
     def word(self, name: str) -> int:
-        """Read one control word."""
+        """Read one control word; a submitter's word is the sum over all submitters."""
+        if self.submitters > 1 and name in SUBMITTER_WORDS:
+            return sum(self.submitter_word(name, shard) for shard in range(self.submitters))
         return int(self.control[CONTROL_WORDS[name]])
+
+    def submitter_word(self, name: str, shard: int) -> int:
+        """Read one word of one submitter."""
+        return int(self.control[CONTROL_WORDS[name] + submitter_line(shard)])
 
     def set_word(self, name: str, value: int) -> None:
         """Write one control word; only its owner may (see CONTROL_WORDS)."""
@@ -255,6 +270,14 @@ class Collector:
             self._mapping.close()
         except BufferError:  # a caller's view outlives us; the mapping goes with it
             pass
+
+
+def _submitters(path: Path, meta: dict[str, Any]) -> int:
+    """How many submitters write into it, by its description. Raises CollectorError."""
+    count = meta.get("submitters", 1)
+    if type(count) is not int or not 1 <= count <= MAX_SUBMITTERS:
+        raise CollectorError(f"{path} has a damaged description: {count!r} submitters")
+    return count
 
 
 class Header(NamedTuple):

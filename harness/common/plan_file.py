@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_NEW_TOKENS, MAX_PAYLOAD_BYTES, MAX_REQUESTS, MAX_THINK_NS
+from harness.common.utf8 import first_invalid
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -64,12 +65,16 @@ class LoadPlan:
         assert self.texts is not None and self.text_starts is not None
         return self.texts[self.text_starts[i] : self.text_starts[i + 1]].tobytes()
 
+    def payload_lengths(self) -> Int64Array:
+        """int64[N]: bytes of each payload."""
+        if self.prompt_starts is not None:
+            return np.diff(self.prompt_starts) * 4
+        assert self.text_starts is not None
+        return np.diff(self.text_starts)
+
     def largest_payload_bytes(self) -> int:
         """Bytes of the longest payload."""
-        if self.prompt_starts is not None:
-            return int(np.diff(self.prompt_starts).max(initial=0)) * 4
-        assert self.text_starts is not None
-        return int(np.diff(self.text_starts).max(initial=0))
+        return int(self.payload_lengths().max(initial=0))
 
     def sha256(self) -> str:
         """Digest over the canonical arrays: name, dtype, length and bytes of each in a fixed order."""
@@ -81,14 +86,14 @@ class LoadPlan:
 
     def _arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         arrays: dict[str, npt.NDArray[np.generic] | None] = {
-            "offsets_ns": self.offsets_ns.astype("<i8"),
-            "max_new_tokens": self.max_new_tokens.astype("<i4"),
-            "prompt_ids": None if self.prompt_ids is None else self.prompt_ids.astype("<i4"),
-            "prompt_starts": None if self.prompt_starts is None else self.prompt_starts.astype("<i8"),
+            "offsets_ns": self.offsets_ns.astype("<i8", copy=False),
+            "max_new_tokens": self.max_new_tokens.astype("<i4", copy=False),
+            "prompt_ids": None if self.prompt_ids is None else self.prompt_ids.astype("<i4", copy=False),
+            "prompt_starts": None if self.prompt_starts is None else self.prompt_starts.astype("<i8", copy=False),
             "texts": self.texts,
-            "text_starts": None if self.text_starts is None else self.text_starts.astype("<i8"),
-            "after": None if self.after is None else self.after.astype("<i4"),
-            "think_ns": None if self.think_ns is None else self.think_ns.astype("<i8"),
+            "text_starts": None if self.text_starts is None else self.text_starts.astype("<i8", copy=False),
+            "after": None if self.after is None else self.after.astype("<i4", copy=False),
+            "think_ns": None if self.think_ns is None else self.think_ns.astype("<i8", copy=False),
         }
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -174,8 +179,7 @@ def _check_gates(plan: LoadPlan, path: Path) -> None:
 def _check_utf8(plan: LoadPlan, path: Path) -> None:
     if plan.texts is None:
         return
-    for i in range(plan.num_requests):
-        try:
-            plan.payload(i).decode()
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path}: the text of request {i} is not valid UTF-8") from None
+    assert plan.text_starts is not None
+    row = first_invalid(plan.texts, plan.text_starts)
+    if row is not None:
+        raise ConfigError(f"{path}: the text of request {row} is not valid UTF-8")

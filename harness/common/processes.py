@@ -74,6 +74,15 @@ def defer_io_threads() -> int:
     return deferred
 
 
+def peak_rss_bytes(pid: int) -> int | None:
+    """The most memory that a process has held at once (VmHWM, with the shared pages it touched); None: it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
 def start_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot, 0 where there is none: (pid, start) names it for ever."""
     fields = _stat(pid)

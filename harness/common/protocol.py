@@ -1,9 +1,9 @@
 """Messages on the data and result sockets: msgpack arrays, versioned, no pickle. The only schema module.
 
 A request frame is `[VERSION, kind, row, max_new_tokens, *Sampling, payload]`; the payload is UTF-8 bytes (TEXT) or
-little-endian int32 token ids (TOKENS). An abort frame, on the same socket, is `[VERSION, ABORT, row]`. A result frame
-is one engine step: `[VERSION, RESULTS, [[row, tokens_so_far, status, finish_reason], ...]]`; status NONE means "the
-first token".
+little-endian int32 token ids (TOKENS). An index frame is `[VERSION, INDEX, row]`: the engine looks the request up
+in the plan. An abort frame, on the same socket, is `[VERSION, ABORT, row]`. A result frame is one engine step:
+`[VERSION, RESULTS, [[row, tokens_so_far, status, finish_reason], ...]]`; status NONE means "the first token".
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from math import inf
 from typing import Any, NamedTuple
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 
 from harness.common.errors import FrameError
 from harness.common.stamps import FinishReason, Status
 
 VERSION = 2
-TEXT, TOKENS, RESULTS, COMPLAINT, ABORT = 1, 2, 3, 4, 5
+TEXT, TOKENS, RESULTS, COMPLAINT, ABORT, INDEX = 1, 2, 3, 4, 5, 6
 #: Upper bound of a request frame's bytes beyond payload and stops: two headers, ten scalars of at most 9 bytes.
 REQUEST_OVERHEAD_BYTES = 96
+#: Of an index frame, whose row number always has four bytes.
+INDEX_FRAME_BYTES = 8
+#: Upper bound of an index or abort frame's bytes.
+SMALL_FRAME_BYTES = 16
 TOKEN_ID_BYTES = 4
+_INDEX_HEAD = bytes((0x93, VERSION, INDEX, 0xCE))  # msgpack: an array of three, two small numbers, a uint32
 _MAX_TOKENS = 2**31 - 1
 _SAMPLING_TYPES = (float, int, float, int, bool, float, list, list)
 _REQUEST_FIELDS = 4 + len(_SAMPLING_TYPES) + 1
@@ -66,6 +73,12 @@ class AbortFrame(NamedTuple):
     row: int
 
 
+class IndexFrame(NamedTuple):
+    """A request that stands in the plan."""
+
+    row: int
+
+
 class ResultEvent(NamedTuple):
     """One row's news of one step: its first token (`status` 0) or its end (`status` a `Status`)."""
 
@@ -87,25 +100,35 @@ def pack_abort(row: int) -> bytes:
     return packed
 
 
+def pack_indices(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """uint8[n, INDEX_FRAME_BYTES]: an index frame for each row number, which is below 2**32."""
+    frames = np.empty((len(rows), INDEX_FRAME_BYTES), dtype=np.uint8)
+    frames[:, :4] = np.frombuffer(_INDEX_HEAD, dtype=np.uint8)
+    frames[:, 4:] = rows.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return frames
+
+
 def request_overhead_bytes(sampling: Sampling) -> int:
     """Upper bound of a request frame's bytes beyond its payload."""
     return REQUEST_OVERHEAD_BYTES + len(msgpack.packb([sampling.stop_ids, sampling.stop], use_bin_type=True))
 
 
-def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame | AbortFrame:
+def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame | AbortFrame | IndexFrame:
     """Decode what a client sent. Raises FrameError for junk, and for a row that is not in 0..num_rows-1."""
     fields = _fields(frame)
     kind, row = fields[1], fields[2] if len(fields) > 2 else None
     if type(kind) is not int or type(row) is not int:
         raise FrameError("request frame with a field of the wrong type")
-    if kind not in (TEXT, TOKENS, ABORT):
+    if kind not in (TEXT, TOKENS, ABORT, INDEX):
         raise FrameError(f"request frame of unknown kind {kind}")
-    if len(fields) != (3 if kind == ABORT else _REQUEST_FIELDS):
+    if len(fields) != (_REQUEST_FIELDS if kind in (TEXT, TOKENS) else 3):
         raise FrameError("frame is not an array of the expected length")
     if not 0 <= row < num_rows:
         raise FrameError(f"request frame for row {row}, which does not exist")
     if kind == ABORT:
         return AbortFrame(row)
+    if kind == INDEX:
+        return IndexFrame(row)
     max_new, payload = fields[3], fields[-1]
     if type(max_new) is not int or type(payload) is not bytes:
         raise FrameError("request frame with a field of the wrong type")

@@ -12,6 +12,7 @@ import zmq
 from harness.common.errors import ConfigError
 
 RECEIVE_TIMEOUT_MS = 100  # how often a blocked receive looks at the stop word
+HANDSHAKE_BYTES = 256  # libzmq counts the commands of its own handshake as messages; they take fewer
 LINGER_MS = 1000  # set at creation: setting it late races with the I/O thread
 
 
@@ -34,12 +35,12 @@ def push_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.S
 
 
 def pull_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_frame_bytes: int) -> zmq.Socket[bytes]:
-    """A bound PULL socket that disconnects a peer whose message exceeds `max_frame_bytes`."""
+    """A bound PULL socket that disconnects a peer whose message exceeds `max_frame_bytes` (and HANDSHAKE_BYTES)."""
     socket = context.socket(zmq.PULL)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RCVTIMEO, RECEIVE_TIMEOUT_MS)
-    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+    socket.setsockopt(zmq.MAXMSGSIZE, max(max_frame_bytes, HANDSHAKE_BYTES))
     socket.bind(endpoint)
     return socket
 

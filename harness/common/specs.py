@@ -110,7 +110,9 @@ class EngineSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class SubmitterSpec(Spec):
-    """What the submitter process needs before the plan is known. pacer, wait: as the user asked.
+    """What a submitter process needs before the plan is known. pacer, wait: as the user asked.
+
+    It sends requests shard, shard + shards, shard + 2 * shards ... of the plan.
 
     max_concurrency: most requests in flight, 0: no cap.
     rt: the pacer under SCHED_FIFO while it paces. io_cores: of libzmq's I/O thread; empty: the second of `cores`.
@@ -127,11 +129,16 @@ class SubmitterSpec(Spec):
     rt: bool = False
     mlock: bool = False
     io_cores: list[int] = field(default_factory=list)
+    shard: int = 0
+    shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Spec):
-    """What both need once the plan is fixed. Frames: largest request and result message in bytes."""
+    """What all need once the plan is fixed. Frames: largest request and result message in bytes.
+
+    indexed: row numbers travel and the engine reads the requests from the plan. sampling: fields of a Sampling.
+    """
 
     collector: str
     plan: str
@@ -139,3 +146,5 @@ class Preparation(Spec):
     results_endpoint: str
     request_frame_bytes: int
     result_frame_bytes: int
+    indexed: bool = False
+    sampling: list[Any] = field(default_factory=list)

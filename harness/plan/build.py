@@ -17,6 +17,7 @@ from harness.plan import arrivals
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.closed_loop import close_loop, describe_gates
 from harness.plan.files import MAX_TEXT_BYTES
+from harness.plan.pack_texts import pack_texts
 from harness.plan.processes import schedule_of
 from harness.plan.prompts import construct, read_prompts
 
@@ -60,12 +61,10 @@ def counted(config: RunConfig) -> RunConfig:
 
 def with_texts(plan: LoadPlan, texts: Sequence[str]) -> LoadPlan:
     """The same load with these UTF-8 texts, one a request. Raises ConfigError where they exceed MAX_TEXT_BYTES."""
-    encoded = {text: text.encode() for text in set(texts)}
-    starts = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(encoded[text]) for text in texts], out=starts[1:])
-    if starts[-1] > MAX_TEXT_BYTES:
+    packed = pack_texts(texts, MAX_TEXT_BYTES)
+    if packed is None:
         raise ConfigError(f"--num-requests: the prompts of {len(texts)} requests would exceed {MAX_TEXT_BYTES} bytes")
-    payload = np.frombuffer(b"".join(encoded[text] for text in texts), dtype=np.uint8)
+    payload, starts = packed
     return replace(plan, texts=payload, text_starts=starts)
 
 

@@ -22,14 +22,16 @@ from harness.plan.processes import schedule_of
 from harness.plan.schedules import Schedule
 from harness.records import SessionRecords, read_outputs, read_session
 from harness.report.folder import publish, write_file
+from harness.report.memory import memory_json
 from harness.report.outputs import write_outputs
-from harness.report.requests_csv import write_requests_csv
+from harness.report.requests_csv import MAX_CSV_ROWS, write_requests_csv
 from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.report.steps_file import STEPS_FILE, write_steps
 from harness.report.strict_json import strict_dumps
 from harness.report.summary import build_summary
 from harness.slo_text import Slo
 
+REQUEST_FILES = ("requests.csv", "requests.parquet")
 _KILLED = (EndReason.PARENT_DIED, EndReason.ENGINE_DIED, EndReason.SUBMITTER_DIED)
 
 
@@ -71,6 +73,7 @@ def finish_session(
     context = CheckContext(info, records.counters, measured, audit, records.end_reason.word)
     verdict = judge(CHECKS, context)
     summary = build_summary(info, plan, records, runs, verdict, audit, final)
+    summary["memory"] = memory_json(info, collector.shape)
     _write(collector, plan, info, records, summary, staging, texts)
     publish(staging, final, _kept(collector))
     return Outcome(
@@ -96,6 +99,7 @@ def conditions(info: SessionInfo, records: SessionRecords) -> Conditions:
         process=process,
         slos=tuple(Slo(*slo) for slo in info.config.get("slo", ())),
         max_concurrency=info.plan.get("max_concurrency"),
+        submitters=records.submitters,
     )
 
 
@@ -124,13 +128,26 @@ def _write(
     write_file(staging / SESSION_FILE, info.save, kept)
     if records.probes is not None:
         write_file(staging / PROBES_FILE, records.probes.save, kept)
-    write_file(staging / "requests.csv", lambda path: write_requests_csv(path, records.runs), kept)
+    _write_requests(staging, records, kept)
     write_file(staging / STEPS_FILE, lambda path: write_steps(path, records.runs), kept)
     if texts is not None or info.config.get("save_outputs"):
         outputs = read_outputs(collector)
         write_file(staging / "outputs.jsonl", lambda path: write_outputs(path, records.runs, outputs, texts), kept)
     text = strict_dumps(summary)
     write_file(staging / "summary.json", lambda path: _write_text(path, text), kept)
+
+
+def _write_requests(staging: Path, records: SessionRecords, kept: str) -> None:
+    """requests.csv, or requests.parquet of more rows than MAX_CSV_ROWS; never both."""
+    write, name = write_requests_csv, "requests.csv"
+    if sum(run.rows for run in records.runs) > MAX_CSV_ROWS:
+        from harness.report.requests_parquet import write_requests_parquet  # its library is large: only who needs it
+
+        write, name = write_requests_parquet, "requests.parquet"
+    write_file(staging / name, lambda path: write(path, records.runs), kept)
+    for other in REQUEST_FILES:
+        if other != name:
+            (staging / other).unlink(missing_ok=True)
 
 
 def _write_text(path: Path, text: str) -> None:
