@@ -182,6 +182,9 @@ class Worker:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=ROOT
         )
+
+    def wait_until_ready(self) -> None:
+        """Until it has loaded the model; the others load theirs meanwhile."""
         self._read()
 
     def run(self, load: Load, seed: int) -> tuple[float, list[list[int]]]:
@@ -222,17 +225,23 @@ def write_folder(model: str) -> str:
 def measure(dtype: str, arguments: argparse.Namespace, folder: str) -> dict[str, dict[str, list[float]]]:
     """Tokens per second by engine and load, one value a round."""
     workers = [Worker(engine, dtype, arguments, folder) for engine in arguments.engines]
+    for worker in workers:
+        worker.wait_until_ready()
     rates: dict[str, dict[str, list[float]]] = {w.engine: {load.name: [] for load in LOADS} for w in workers}
     first: dict[str, list[list[int]]] = {}
     for number in range(arguments.rounds + 1):
+        last: Rates = {dtype: {worker.engine: {} for worker in workers}}
         for load in LOADS:
             for worker in workers:
                 seconds, out = worker.run(load, seed=1000 * number + len(load.name))
                 if number:
                     rates[worker.engine][load.name].append(load.counted / seconds)
+                    last[dtype][worker.engine][load.name] = [load.counted / seconds]
                 elif dtype == "float32":
                     same = sum(a == b for a, b in zip(out, first.setdefault(load.name, out), strict=True))
                     print(f"  {worker.engine}: {load.name} outputs equal to {workers[0].engine}'s: {same}/{len(out)}")
+        if number and arguments.json:
+            add_to(arguments.json, last)  # at once: a part that is cut off keeps its whole rounds
     for worker in workers:
         worker.close()
     return rates
@@ -293,8 +302,6 @@ def main() -> None:
     folder = arguments.folder or (write_folder(arguments.model) if "vllm" in arguments.engines else "")
     rates = {dtype: measure(dtype, arguments, folder) for dtype in arguments.dtypes.split(",")}
     report(rates, arguments.engines)
-    if arguments.json:
-        add_to(arguments.json, rates)
 
 
 if __name__ == "__main__":

@@ -231,8 +231,9 @@ def test_shared_blocks_are_counted_once() -> None:
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_a_prefix_that_64_requests_share_is_held_once(prefix_cache: bool) -> None:
     """512 shared tokens and 16 of their own: 32 blocks in all for the former, or 32 for each without the cache."""
-    sizes = {"blocks": 3000, "block_size": 16, "max_batch": 64, "prefill_batch": 64, "budget": 40_000}
-    engine = make_engine(**sizes, prefix_cache=prefix_cache)
+    engine = make_engine(
+        blocks=3000, block_size=16, max_batch=64, prefill_batch=64, budget=40_000, prefix_cache=prefix_cache
+    )  # fmt: skip
     shared = list(range(512))
     engine.scheduler.add(plain_request(0, shared + [1000] * 16, 9))
     engine.step()
