@@ -24,6 +24,7 @@ COMMANDS = {
     "stress": "find the highest arrival rate that an engine holds under objectives",
     "sweep": "run the same load at every value of a flag, as one table",
     "recover": "rebuild the report of a run that died, from its collector",
+    "doctor": "say what this host does for steady measurements, and what would make it better",
 }
 
 
@@ -103,6 +104,10 @@ def _dispatch(words: list[str]) -> int:
         return run_sweep(_program(), rest)
     if command == "plan":
         return _plan(rest)
+    if command == "doctor":
+        from harness.host.doctor_command import run_doctor
+
+        return run_doctor(_program(), rest)
     if command in ("report", "recover"):
         return _on_folder(command, rest)
     if command == "--version":
