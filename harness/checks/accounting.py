@@ -48,6 +48,8 @@ LOST = Check(
     unit="requests",
     advice="No word came of them, which is a fault of isorate: keep the result folder and report it.",
     measure=_lost,
+    rule="V14",
+    source="MLPerf LoadGen's errors: one end a request",
 )
 REFUSED = Check(
     id="refused",
@@ -56,6 +58,8 @@ REFUSED = Check(
     advice="The send call would have blocked, so the load was not the planned one: see whether the engine died or "
     "stopped reading, and look at the machine's free memory.",
     measure=_refused,
+    rule="V7",
+    source="k6's dropped_iterations; vLLM issue 54101",
     bound=Bound.ENGINE,
 )
 MISSING = Check(
@@ -65,6 +69,8 @@ MISSING = Check(
     advice="The figures are of the requests that completed, which flatters: read the status counts and the error "
     "column of requests.csv, or allow more time with --drain-timeout.",
     measure=_missing,
+    rule="V14",
+    source="MLPerf LoadGen's errors: one end a request",
     per_run=False,
 )
 TOKEN_COUNT = Check(
@@ -74,4 +80,6 @@ TOKEN_COUNT = Check(
     advice="Engine and receiver disagree about what was delivered, a fault of the engine backend or of isorate: "
     "keep the result folder and report it.",
     measure=_token_count,
+    rule="V14",
+    source="MLPerf TEST06",
 )

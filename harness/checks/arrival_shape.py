@@ -93,6 +93,8 @@ PLAN_SHAPE = Check(
     advice="One correct random plan in ten exceeds a limit by chance, none in ten thousand is INVALID: take another "
     "--arrival-seed, and report a process of isorate that does so with several.",
     measure=_plan_shape,
+    rule="V5",
+    source="Stephens 1974; Lancet; RFC 2330",
 )
 GAP_SHIFT = Check(
     id="gap_shift",
@@ -101,5 +103,7 @@ GAP_SHIFT = Check(
     advice="The submitter changed the arrival process, and queueing answers to that: give it a core of its own "
     "(--submitter-cores), lower the rate, or use --pacer compiled.",
     measure=_gap_shift,
+    rule="V6",
+    source="Kingman 1961; vLLM issue 45502",
     bound=Bound.SUBMITTER,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -95,6 +95,8 @@ class Reading:
 class Check:
     """A declared check. `advice` is one sentence of what to do when it does not pass; `bound` what a breach points at.
 
+    rule: its number in docs/trust.md, "own" for one that is not among those. source: where the limits come from.
+    warn_above, invalid_above: limits that do not depend on the run; a reading with limits of its own brings them.
     per_run: measured on every measured run, the worst of which counts; else once on the session.
     """
 
@@ -103,8 +105,19 @@ class Check:
     unit: str
     advice: str
     measure: Callable[[CheckContext], Reading]
+    rule: str
+    source: str
+    warn_above: float | None = None
+    invalid_above: float | None = None
     bound: Bound = Bound.NOTHING
     per_run: bool = True
+
+    def read(self, context: CheckContext) -> Reading:
+        """Measure, with the declared limits where the reading has none."""
+        reading = self.measure(context)
+        if reading.warn_above is not None or reading.invalid_above is not None:
+            return reading
+        return replace(reading, warn_above=self.warn_above, invalid_above=self.invalid_above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +136,15 @@ class CheckResult:
             words = f"run {self.run}: {words}"
         return {
             "id": self.check.id,
+            "rule": self.check.rule,
             "name": self.check.name,
             "value": self.reading.value,
             "unit": self.check.unit,
             "threshold": self.reading.threshold,
+            "warn_above": self.reading.warn_above,
+            "invalid_above": self.reading.invalid_above,
             "status": grade.word,
             "run": self.run,
+            "source": self.check.source,
             "explanation": f"{words}. {self.check.advice}" if grade >= Grade.WARN else f"{words}.",
         }

@@ -35,6 +35,8 @@ RECORDS_LOST = Check(
     advice="ITL leaves out the requests concerned, the ledger is whole: make the run shorter, or report the size that "
     "was planned too small.",
     measure=_records_lost,
+    rule="V14",
+    source="ours: what did not fit is not measured",
     per_run=False,
 )
 BAD_FRAMES = Check(
@@ -44,6 +46,8 @@ BAD_FRAMES = Check(
     advice="Something else wrote to the sockets, or a message was cut: see that nothing else uses the run's sockets, "
     "and report it.",
     measure=_bad_frames,
+    rule="V14",
+    source="ours: only our own messages count",
     per_run=False,
 )
 STRAY_MESSAGES = Check(
@@ -53,5 +57,7 @@ STRAY_MESSAGES = Check(
     advice="A message was counted twice, so load or results are not what was planned: see that nothing else uses the "
     "run's sockets, and report it.",
     measure=_stray_messages,
+    rule="V14",
+    source="MLPerf LoadGen's errors: no duplicate, no unknown id",
     per_run=False,
 )

@@ -19,6 +19,8 @@ LATE_CAPTURES = Check(
     advice="The steps that captured them are in the figures and took much longer than others, a fault of the engine "
     "backend: report the batch sizes, or measure with --cuda-graph off.",
     measure=_late_captures,
+    rule="own",
+    source="ours: captures belong into warm-up",
     bound=Bound.ENGINE,
     per_run=False,
 )

@@ -25,6 +25,8 @@ SHARED_CORE = Check(
     unit="cores",
     advice="The submitter's clock and the engine compete: place them apart with --engine-cores and --submitter-cores.",
     measure=_shared_cores,
+    rule="V11",
+    source="MLPerf Endpoints' CPU plan",
     bound=Bound.HOST,
     per_run=False,
 )

@@ -22,5 +22,7 @@ STAMP_CHAIN = Check(
     advice="The stamps contradict each other and no figure can be trusted, a fault of isorate or of the engine "
     "backend: keep the result folder and report it.",
     measure=_violations,
+    rule="V13, V14",
+    source="ours: no negative part, parts that sum exactly",
     per_run=False,
 )

@@ -39,10 +39,10 @@ def judge(checks: Sequence[Check], context: CheckContext) -> Verdict:
 
 def _worst(check: Check, context: CheckContext) -> CheckResult:
     if not check.per_run:
-        return CheckResult(check, check.measure(context), None)
+        return CheckResult(check, check.read(context), None)
     if not context.runs:
         return CheckResult(check, Reading(None, "no measured run was started"), None)
-    found = [CheckResult(check, check.measure(replace(context, run=run)), run.record.index) for run in context.runs]
+    found = [CheckResult(check, check.read(replace(context, run=run)), run.record.index) for run in context.runs]
     return max(found, key=_gravity)
 
 
