@@ -13,12 +13,14 @@ import psutil
 
 from harness.cores import physical_siblings
 from harness.host.cgroup import cpu_groups, cpu_limit
+from harness.host.gpu import gpu_facts
 
+_IDLE = Path("/sys/devices/system/cpu/cpu0/cpuidle")
 _LIBRARIES = ("isorate", "numpy", "numba", "pyzmq", "msgpack", "torch", "transformers", "tokenizers", "scipy")
 
 
-def host_manifest() -> dict[str, Any]:
-    """Kernel, CPU, clocksource, governor, memory, load, versions: JSON-able."""
+def host_manifest(*, gpus: bool = False) -> dict[str, Any]:
+    """Kernel, CPU, clocksource, governor, memory, load, versions, and GPUs if asked for: JSON-able."""
     cpus = sorted(os.sched_getaffinity(0))
     return {
         "kernel": platform.release(),
@@ -30,12 +32,14 @@ def host_manifest() -> dict[str, Any]:
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "clocksource": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "governors": {cpu: _read(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus},
+        "idle_states": {state.name: _read(str(state / "name")) for state in sorted(_IDLE.glob("state*"))},
         "smt_siblings": {cpu: sorted(physical_siblings(cpu)) for cpu in cpus},
         "cgroup_cpu_limit": cpu_limit(cpu_groups()),
         "rt_runtime_us": _read("/proc/sys/kernel/sched_rt_runtime_us"),
         "hypervisor": "hypervisor" in _read("/proc/cpuinfo"),
         "python": sys.version.split()[0],
         "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+        **({"gpus": gpu_facts()} if gpus else {}),
         "versions": {name: version for name in _LIBRARIES if (version := _version(name))},
     }
 

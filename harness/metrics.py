@@ -17,10 +17,12 @@ from harness.engine_use import engine_json
 from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
 from harness.plan.schedules import Schedule
 from harness.records import RunRecord
+from harness.sampling import Sampling, sample
 from harness.shards import shards_json
 from harness.slo import backlog_growth, slo_json
 from harness.slo_text import Slo
 from harness.statistics import NumberArray, percentile, summarize
+from harness.steady import Steadiness, steadiness
 
 NS_PER_MS = 1e6
 
@@ -55,11 +57,14 @@ class RunMetrics:
     sent, and of each terminal status. rate: per s. tokens: of completed requests, `prompt_all` of all that the engine
     counted. throughput: per s. wall times in ns. busy: share of the run during which an engine step was under way.
     arrivals: the arrival self-check.
-    slo: `harness.slo.slo_json`; backlog_growth: `harness.slo.backlog_growth`.
+    slo: `harness.slo.slo_json`; backlog_growth: `harness.slo.backlog_growth`. sampling: what the values are worth, by
+    metric name, of those that were measured. steady: of TTFT.
     """
 
     record: RunRecord
     values: Mapping[str, NumberArray | None]
+    sampling: Mapping[str, Sampling]
+    steady: Steadiness
     counts: Mapping[str, int]
     rate: Mapping[str, float | None]
     tokens: Mapping[str, int]
@@ -73,6 +78,11 @@ class RunMetrics:
     slo: Mapping[str, Any] | None = None
     backlog_growth: float | None = None
     submitters: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def burst(self) -> bool:
+        """Whether all requests were due at once."""
+        return is_burst(self.record)
 
     def percentile(self, name: str, q: float) -> float | None:
         """The q-th percentile of a metric in ns, None where it was not measured or no request has it."""
@@ -96,9 +106,12 @@ class RunMetrics:
             "engine": engine_json(self.record, self.busy),
             "contention": contention_json(self.record.probes),
             "metrics": {
-                name: None if values is None else summarize(values, NS_PER_MS).to_json()
+                name: None
+                if values is None
+                else {**summarize(values, NS_PER_MS).to_json(), **self.sampling[name].to_json()}
                 for name, values in self.values.items()
             },
+            "steady_state": self.steady.to_json(),
             "ledger": dict(self.ledger),
             "arrivals": self.arrivals.to_json(),
             "submitters": [dict(shard) for shard in self.submitters],
@@ -118,9 +131,16 @@ def measure_run(record: RunRecord, ledger: Ledger, conditions: Conditions) -> Ru
         "completion": int(columns["output_tokens"][completed].sum()),
         "prompt_all": int(columns["prompt_tokens"].sum()),
     }
+    values = metric_values(record, shown, conditions)
+    ttft = values["ttft"]
+    assert ttft is not None  # stamped in every topology
     return RunMetrics(
         record=record,
-        values=metric_values(record, shown, conditions),
+        values=values,
+        sampling={
+            name: sample(some, ordered=not is_burst(record)) for name, some in values.items() if some is not None
+        },
+        steady=steadiness(ttft),
         counts=_counts(record),
         rate={
             "nominal": conditions.nominal_rate,
@@ -184,6 +204,11 @@ def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> 
     finished = record.completed & (c["t_finished"] != 0)
     values["e2e"] = (c["t_finished"] - c["t_intended"])[finished]
     return values
+
+
+def is_burst(record: RunRecord) -> bool:
+    """Whether all requests of a run were due at once, so that their order means nothing."""
+    return not record.gated and record.rows > 0 and bool(record.offsets_ns[0] == record.offsets_ns[-1])
 
 
 def offered_rate(send_ns: Int64Array) -> float | None:

@@ -20,7 +20,7 @@ from harness.common.errors import ChildDiedError, ConfigError, RunError
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
 from harness.common.probes.hiccup import HiccupMonitor
-from harness.common.processes import affinity_of, start_ticks
+from harness.common.processes import affinity_of, process_report, start_ticks
 from harness.common.protocol import SMALL_FRAME_BYTES, request_overhead_bytes
 from harness.common.sockets import endpoint, make_context, pull_socket, push_socket, wait_until_connected
 from harness.common.specs import Preparation, Spec
@@ -229,12 +229,14 @@ def open_session(
         indexed=config.payload == "index",
         sampling=list(sampling_of(config)),
     )
-    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes, "isolation": {}}
+    facts: dict[str, Any] = {"clocks": {"harness": clock_report()}, "plan": completed.notes}
+    facts.update(isolation={}, processes={"harness": process_report()})
     pacers: list[dict[str, Any]] = []
     for child in children:
         events.send(child, words.PREPARE, **prepared.to_body())
         ready = events.expect(child, words.READY, config.start_timeout_s)
         facts["isolation"][child.name] = ready.pop("isolation")
+        facts["processes"][child.name] = ready.pop("process")
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
         if child is not engine:
             pacers.append(ready.pop("pacer"))

@@ -283,7 +283,12 @@ class Supervisor:
     def _info(self) -> SessionInfo:
         facts: dict[str, Any] = {} if self.session is None else dict(self.session.facts)
         plan = self.draft.plan if self.session is None else self.session.plan
-        manifest = {**host_manifest(), "clocks": facts.get("clocks", {}), "peak_rss_bytes": self.peaks}
+        manifest = {
+            **host_manifest(gpus=self.config.device.startswith("cuda")),
+            "clocks": facts.get("clocks", {}),
+            "processes": facts.get("processes", {}),
+            "peak_rss_bytes": self.peaks,
+        }
         return SessionInfo(
             run_id=self.workspace.run_id,
             command=tuple(self.command),

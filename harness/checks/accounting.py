@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
+from harness.common.stamps import SendResult
 
 
 def _requests(count: int, what: str) -> str:
@@ -42,6 +43,19 @@ def _token_count(context: CheckContext) -> Reading:
     return Reading(count, f"{words} (the first is request {first})" if count else words, invalid_above=0)
 
 
+def _counters(context: CheckContext) -> Reading:
+    """What the submitters counted against what the rows say; a killed process may have died between the two."""
+    if context.ended not in ("done", "drain_timeout", "interrupted"):
+        return Reading(None, f"the session ended by {context.ended.replace('_', ' ')}")
+    rows = [run.record for run in (*context.warmups, *context.runs)]
+    sent = sum(int(record.sent.sum()) for record in rows)
+    refused = sum(int(np.equal(record.columns["send_result"], SendResult.REFUSED).sum()) for record in rows)
+    counted_sent, counted_refused = context.counters["sent"], context.counters["refused"]
+    words = f"the submitter counted {counted_sent:,} sent and {counted_refused:,} refused, its rows say {sent:,} and "
+    words += f"{refused:,}"
+    return Reading(abs(counted_sent - sent) + abs(counted_refused - refused), words)
+
+
 LOST = Check(
     id="lost",
     name="Requests lost",
@@ -71,6 +85,17 @@ MISSING = Check(
     measure=_missing,
     rule="V14",
     source="MLPerf LoadGen's errors: one end a request",
+    per_run=False,
+)
+COUNTERS = Check(
+    id="counters",
+    name="Counters that differ",
+    unit="requests",
+    advice="Two accounts of one load disagree, a fault of isorate: keep the result folder and report it.",
+    measure=_counters,
+    rule="V14",
+    source="ours: two accounts of one load",
+    invalid_above=0.0,
     per_run=False,
 )
 TOKEN_COUNT = Check(

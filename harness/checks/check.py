@@ -38,8 +38,8 @@ class Bound(Enum):
 class CheckContext:
     """What a check may look at: one measured run, all of them, and the session.
 
-    `run` is None for checks of the whole session. counters: the collector's control words. audit: of all runs,
-    warm-up runs too. ended: the word of the session's end.
+    `run` is None for checks of the whole session. runs: the measured ones. counters: the collector's control words.
+    audit: of all runs, warm-up runs too. ended: the word of the session's end.
     """
 
     session: SessionInfo
@@ -48,11 +48,16 @@ class CheckContext:
     audit: Audit
     ended: str
     run: RunMetrics | None = None
+    warmups: tuple[RunMetrics, ...] = ()
 
     @property
     def reacts(self) -> bool:
         """Whether ends of requests decide when others leave: a cap or a closed loop."""
-        return self.measured.record.gated or self.session.plan.get("max_concurrency") is not None
+        return self.reacts_in(self.measured)
+
+    def reacts_in(self, run: RunMetrics) -> bool:
+        """The same of any run."""
+        return run.record.gated or self.session.plan.get("max_concurrency") is not None
 
     @property
     def measured(self) -> RunMetrics:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 _PR_SET_NAME = 15
+_PR_GET_TIMERSLACK = 30
+_POLICIES = {os.SCHED_OTHER: "other", os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle", os.SCHED_FIFO: "fifo",
+             os.SCHED_RR: "rr"}  # fmt: skip
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
@@ -23,6 +27,19 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 def sharpen_timers() -> bool:
     """Timer slack of this thread and of those it creates to 1 ns (default 50 us). False where the kernel refuses."""
     return _prctl(_PR_SET_TIMERSLACK, 1)
+
+
+def process_report() -> dict[str, object]:
+    """How the calling thread is scheduled and how Python shares its interpreter, JSON-able.
+
+    timer_slack_ns: -1 where the kernel does not say.
+    """
+    return {
+        "sched_policy": _POLICIES.get(os.sched_getscheduler(0), "unknown"),
+        "timer_slack_ns": int(ctypes.CDLL(None).prctl(_PR_GET_TIMERSLACK, 0, 0, 0, 0)),
+        "switch_interval_ms": sys.getswitchinterval() * 1e3,
+        "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+    }
 
 
 def name_thread(name: str) -> None:

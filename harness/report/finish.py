@@ -70,7 +70,8 @@ def finish_session(
     runs = [measure_run(record, ledger, conditions(info, records)) for record in records.runs]
     measured = tuple(run for run in runs if not run.record.warmup)
     audit = _merge([run.audit for run in runs])
-    context = CheckContext(info, records.counters, measured, audit, records.end_reason.word)
+    warmups = tuple(run for run in runs if run.record.warmup)
+    context = CheckContext(info, records.counters, measured, audit, records.end_reason.word, warmups=warmups)
     verdict = judge(CHECKS, context)
     summary = build_summary(info, plan, records, runs, verdict, audit, final)
     summary["memory"] = memory_json(info, collector.shape)
