@@ -29,7 +29,7 @@ from harness.common.errors import ProtocolError, RunError
 from harness.common.isolation import Held, lock_memory
 from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_map import map_plan
-from harness.common.processes import name_thread, sharpen_timers
+from harness.common.processes import name_thread, process_report, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, pull_socket, push_socket, wait_until_connected
 from harness.common.specs import EngineSpec, Preparation, ProcessOptions
@@ -182,6 +182,7 @@ class EngineServer:
             isolation=notes,
             capacity={"max_model_len": capacity.max_model_len, "vocab_size": capacity.vocab_size},
             clock=clock_report(),
+            process=process_report(),
         )
         while True:
             message = self._channel.receive()

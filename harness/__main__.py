@@ -154,13 +154,17 @@ def _plan(flags: list[str]) -> int:
 def _on_folder(command: str, words: list[str]) -> int:
     parser = Parser(prog=f"{_program()} {command}", description=COMMANDS[command])
     parser.add_argument("folder", metavar="DIR", help="a result folder")
+    shows = "print the checks that passed or do not apply too"
+    parser.add_argument("--verbose", "--checks", action="store_true", dest="all_checks", help=shows)
     add_help(parser)
-    folder = Path(parser.parse_all(words).folder)
+    parsed = vars(parser.parse_all(words))
+    folder, all_checks = Path(parsed["folder"]), bool(parsed.get("all_checks"))
     if not folder.is_dir():
         raise ConfigError(f"{command} {folder}: no such folder")
     from harness import folder_commands
 
-    return folder_commands.report(folder) if command == "report" else folder_commands.recover(folder)
+    act = folder_commands.report if command == "report" else folder_commands.recover
+    return act(folder, all_checks=all_checks)
 
 
 def _overview() -> str:

@@ -23,6 +23,7 @@ from harness.config_values import (
     FilePath,
     Labels,
     LengthText,
+    LimitsFile,
     Memory,
     ModelName,
     Rate,
@@ -185,6 +186,8 @@ class RunConfig(BaseModel):
     save_outputs: bool = False
     allow_invalid: bool = False
     quiet: bool = False
+    verbose: bool = False
+    limits: LimitsFile | None = None
     slo: Slos = ()
 
     def __init__(self, **values: Any) -> None:

@@ -190,6 +190,20 @@ def _path(value: object) -> object:
         raise ValueError(f"starts with a home folder that is not known: {text!r}") from None
 
 
+def _limits(value: object) -> object:
+    """A limits file is read now, so that nothing starts with one that cannot be; the checks are only loaded for it."""
+    path = _path(value)
+    if isinstance(path, Path):
+        from harness.checks.limits import read_limits
+        from harness.checks.registry import CHECK_IDS
+
+        try:
+            read_limits(path, CHECK_IDS)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    return path
+
+
 def utf8(value: object) -> object:
     """Text that messages and files can carry."""
     if isinstance(value, str):
@@ -205,6 +219,7 @@ EngineName = Annotated[str, BeforeValidator(_engine)]
 ModelName = Annotated[str, BeforeValidator(utf8), BeforeValidator(_model)]
 DeviceName = Annotated[str, BeforeValidator(_device)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
+LimitsFile = Annotated[Path, BeforeValidator(_limits)]
 Slos = Annotated[tuple[Slo, ...], BeforeValidator(_slos)]
 Cores = Annotated[tuple[int, ...], BeforeValidator(_cores), Field(min_length=1)]
 Repeats = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_REPEATS)], ...], BeforeValidator(_repeats)]

@@ -9,14 +9,14 @@ from typing import Any
 from harness.common.errors import ConfigError
 
 
-def report(folder: Path) -> int:
+def report(folder: Path, *, all_checks: bool = False) -> int:
     """Print the terminal summary of a result folder; exit code 0 whatever its verdict was. Raises ConfigError."""
     summary = read_summary(folder / "summary.json")
-    _render(summary, folder)
+    _render(summary, folder, all_checks)
     return 0
 
 
-def recover(folder: Path) -> int:
+def recover(folder: Path, *, all_checks: bool = False) -> int:
     """Rebuild and print the report of a dead run from the collector in its folder; exit code 0 once that is done.
 
     Raises ConfigError where the folder holds no such run, CollectorError or RunError for damaged files.
@@ -24,7 +24,7 @@ def recover(folder: Path) -> int:
     from harness.report.recover import recover as rebuild
 
     outcome = rebuild(folder)
-    _render(dict(outcome.summary), folder)
+    _render(dict(outcome.summary), folder, all_checks)
     return 0
 
 
@@ -44,9 +44,9 @@ def read_summary(path: Path) -> dict[str, Any]:
     return dict(summary)
 
 
-def _render(summary: dict[str, Any], folder: Path) -> None:
+def _render(summary: dict[str, Any], folder: Path, all_checks: bool) -> None:
     from rich.console import Console
 
     from harness.report.terminal import render_terminal
 
-    render_terminal(summary, Console(), folder)
+    render_terminal(summary, Console(), folder, all_checks=all_checks)

@@ -215,6 +215,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--slo", "SPEC", "objectives such as ttft=500ms,tpot=50ms@p99 (of ttft, tpot, e2e; the last percentile "
                "counts for those before it, p99 if none): the report then says who kept them, and the goodput"),
         _switch("--allow-invalid", "exit 0 although the verdict is INVALID"),
+        _value("--limits", "FILE", "TOML with other limits for checks: a table a check, with warn and invalid"),
+        _switch("--verbose", "print the checks that passed or do not apply too"),
         _switch("--quiet", "no progress"),
     ),
 }  # fmt: skip

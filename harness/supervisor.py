@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.checks.limits import Limits, read_limits
+from harness.checks.registry import CHECK_IDS
 from harness.children import Child
 from harness.closing import close_rows
 from harness.common.clock import monotonic_ns
@@ -60,6 +62,7 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     if config.submitters > 1 and draft.plan.gated:
         raise ConfigError("--submitters: requests that wait for the end of others have one submitter")
     spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
+    limits = Limits() if config.limits is None else read_limits(config.limits, CHECK_IDS)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())
     try:
         probed = len(probed_cpus(placement)) if config.probes else 0
@@ -67,7 +70,7 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     except BaseException:
         workspace.remove_all()
         raise
-    return Supervisor(config, command, placement, workspace, collector, draft, spans).run()
+    return Supervisor(config, command, placement, workspace, collector, draft, spans, limits).run()
 
 
 def _results_folder(config: RunConfig) -> Path:
@@ -92,6 +95,7 @@ class Supervisor:
     collector: Collector
     draft: Draft
     spans: list[RunSpan]
+    limits: Limits = field(default_factory=Limits)
     events: Events = field(default_factory=Events)
     children: list[Child] = field(default_factory=list)
     session: Session | None = None
@@ -266,7 +270,7 @@ class Supervisor:
 
         from harness.report.terminal import render_terminal
 
-        render_terminal(dict(outcome.summary), Console())
+        render_terminal(dict(outcome.summary), Console(), all_checks=self.config.verbose)
         if self.detail:
             print(f"isorate: {_safe_lines([self.detail])}", file=sys.stderr)
 
@@ -300,6 +304,7 @@ class Supervisor:
             isolation=facts.get("isolation", {}),
             engine=facts.get("engine", {}),
             plan={**describe(plan, self.config), **facts.get("plan", {})},
+            limits=self.limits.to_json(),
             end_detail=self.detail,
             stderr_tails={child.name: tail for child in self.children if (tail := child.log_tail().strip())},
         )

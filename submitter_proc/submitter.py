@@ -19,7 +19,7 @@ from harness.common.nogil import NogilUnavailableError
 from harness.common.plan_file import LoadPlan
 from harness.common.plan_map import map_plan
 from harness.common.probes.gc_pauses import GcProbe
-from harness.common.processes import defer_io_threads, name_thread, sharpen_timers
+from harness.common.processes import defer_io_threads, name_thread, process_report, sharpen_timers
 from harness.common.protocol import Sampling
 from harness.common.sockets import make_context, push_socket, wait_until_connected
 from harness.common.specs import Preparation, SubmitterSpec
@@ -134,7 +134,7 @@ class Submitter:
             "margin_ns": waiting.margin_ns,
             "sleep_overshoot_ns": self._calibration._asdict(),
         }
-        self._channel.send(words.READY, pacer=report, clock=clock_report(), isolation=notes)
+        self._channel.send(words.READY, pacer=report, clock=clock_report(), process=process_report(), isolation=notes)
         sampling = Sampling.from_fields(self._spec.sampling)
         shard = Shard(self._spec.shard, self._spec.shards)
         done = CONTROL_WORDS["submitter_done_runs"] + submitter_line(shard.number)

@@ -47,6 +47,8 @@ class MadeSession:
 
     def set(self, column: str, row: int, value: int) -> None:
         self.collector.column(column)[row] = value
+        if column == "send_result":
+            count_sends(self.collector)
 
     def add(self, column: str, row: int, value: int) -> None:
         self.collector.column(column)[row] += value
@@ -54,6 +56,22 @@ class MadeSession:
     def clear(self, row: int, *columns: str) -> None:
         for column in columns:
             self.set(column, row, 0)
+
+
+def count_sends(collector: Collector) -> None:
+    """What a submitter would have counted."""
+    results = collector.column("send_result")
+    collector.set_word("sent", int((results == SendResult.SENT).sum()))
+    collector.set_word("refused", int((results == SendResult.REFUSED).sum()))
+
+
+#: What the manifest check asks for.
+MANIFEST: dict[str, Any] = {
+    "kernel": "6.1", "cpu": "made", "governors": {}, "idle_states": {}, "clocksource": "tsc", "python": "3.12",
+    "gil": True, "versions": {},
+    "processes": {"engine": {"timer_slack_ns": 1, "sched_policy": "other", "switch_interval_ms": 5.0}},
+    "clocks": {"engine": {"offset_bound_ns": 20_000, "read_ns": 60}},
+}  # fmt: skip
 
 
 def make_session(
@@ -78,11 +96,13 @@ def make_session(
     for k in range(len(runs)):
         collector.control[RUN_T0_CELL + k] = T0 + k * 10**10
         _fill_run(collector, k, n, tokens, relative=schedule == "relative")
+    count_sends(collector)
     collector.set_word("end_reason", EndReason.DONE)
     values: dict[str, Any] = {
         "run_id": "made-by-hand",
         "command": ("./run.sh", "--schedule", schedule, "--prompt", "two words"),
-        "config": {"tokenize_workers": 0},
+        "config": {"tokenize_workers": 0, "seed": 0, "engine": "native"},
+        "manifest": MANIFEST,
         "placement": {"engine": [0], "submitter": [1], "harness": [1], "asked": False},
         "pacer": {"name": "compiled", "wait": "hybrid", "margin_ns": 55_000},
         "engine": {"model": "builtin:gpt2", "device": "cpu", "dtype": "bfloat16", "threads": 1},

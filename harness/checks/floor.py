@@ -15,15 +15,17 @@ def _floor(context: CheckContext) -> Reading:
     if not ttft:
         return Reading(None, "no request has a TTFT")
     share = 100.0 * float(floor_ns) / ttft
-    return Reading(share, f"the path without an engine takes {float(floor_ns) / 1e3:,.0f} us at p99, {share:.2f} % of TTFT")
+    return Reading(
+        share, f"the path without an engine takes {float(floor_ns) / 1e3:,.0f} us at p99, {share:.2f} % of TTFT"
+    )
 
 
 FLOOR = Check(
     id="floor",
     name="Path's floor of TTFT",
     unit="%",
-    advice="A part of TTFT is isorate's own path on this host: subtract nothing, but compare only runs on this host, or "
-    "measure an engine that takes longer.",
+    advice="A part of TTFT is isorate's own path on this host: subtract nothing, and compare only runs on this host, "
+    "or measure an engine that takes longer.",
     measure=_floor,
     rule="V8",
     source="MLPerf LoadGen's null system, Endpoints' MaxThroughputServer",

@@ -13,7 +13,7 @@ _REQUIRED = (
     "manifest.python", "manifest.gil", "manifest.versions", "manifest.processes.engine.timer_slack_ns",
     "manifest.processes.engine.sched_policy", "manifest.processes.engine.switch_interval_ms",
     "manifest.clocks.engine.offset_bound_ns", "placement.engine", "placement.submitter", "placement.harness",
-    "pacer.name", "pacer.wait", "engine.model", "engine.dtype", "engine.device", "plan.schedule", "plan.sha256",
+    "pacer.name", "pacer.wait", "engine.model", "engine.dtype", "engine.device", "plan.schedule",
     "config.seed", "config.engine",
 )  # fmt: skip
 

@@ -54,7 +54,7 @@ def _lag_share(context: CheckContext) -> Reading:
 def _lag_of_gap(context: CheckContext) -> Reading:
     if context.measured.record.gated:
         return Reading(None, "a closed loop plans no gaps")
-    lag, offsets = _lag_p99_us(context), context.measured.record.offsets_ns
+    lag, offsets = _lag_us(context, 99), context.measured.record.offsets_ns
     gap = float(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1) / 1e3 if len(offsets) else 0.0
     if lag is None or gap == 0.0:
         return Reading(None, "the plan has no gaps between requests" if gap == 0.0 else "no request was sent")

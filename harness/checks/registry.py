@@ -65,3 +65,5 @@ CHECKS: tuple[Check, ...] = (
     DURATION,
     MANIFEST,
 )
+
+CHECK_IDS: frozenset[str] = frozenset(check.id for check in CHECKS)

@@ -67,7 +67,7 @@ HALVES = Check(
     id="halves",
     name="Median TTFT, both halves",
     unit="%",
-    advice="What was measured changed while it was measured: warm up more (--warmup-requests), look for what else runs, "
+    advice="What was measured changed while it was measured: warm up more (--warmup-requests), see what else runs, "
     "or let it last longer.",
     measure=_halves,
     rule="V19",

@@ -46,12 +46,13 @@ _WIDE = 100
 def figures_table(run: Mapping[str, Any], width: int, *, pretok: bool, relative: bool) -> Table:
     """The latencies of one run of summary.json."""
     wide = width >= _WIDE
+    brief = not wide and any(metric and not is_supported(metric, "p50") for metric in run["metrics"].values())
     columns = (*_COLUMNS, "mean") if wide else _COLUMNS
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("Latency", min_width=21, no_wrap=True)
     table.add_column("", min_width=2, no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", min_width=9, no_wrap=True)
+        table.add_column(name, justify="right", min_width=9 if wide else 7, no_wrap=True)
     if wide:
         table.add_column("from -> to", style="dim", no_wrap=True)
     for line in LINES:
@@ -59,15 +60,41 @@ def figures_table(run: Mapping[str, Any], width: int, *, pretok: bool, relative:
             continue
         if line.metric == CAP_WAIT and CAP_WAIT not in run["metrics"]:  # an open loop without a cap
             continue
-        cells = _cells(line, run["metrics"].get(line.metric), columns, before_run=pretok and line.metric == "tokenize")
+        cells = _cells(
+            line, run["metrics"].get(line.metric), columns, brief=brief, before_run=pretok and line.metric == "tokenize"
+        )
         table.add_row(line.label, *cells, *([line.meaning] if wide else []))
     return table
 
 
-def _cells(line: Line, summary: Mapping[str, Any] | None, columns: tuple[str, ...], *, before_run: bool) -> list[str]:
+def _cells(
+    line: Line, summary: Mapping[str, Any] | None, columns: tuple[str, ...], *, brief: bool, before_run: bool
+) -> list[str]:
     if before_run:
         return ["", "pretok", *[""] * (len(columns) - 1)]
     if summary is None or not summary["count"]:
         return ["", line.absent, *[""] * (len(columns) - 1)]
     unit = time_unit(summary)
-    return [unit, *(time_in(summary[name], unit) for name in columns)]
+    return [unit, *(_figure(summary, name, unit, brief=brief) for name in columns)]
+
+
+def _figure(summary: Mapping[str, Any], name: str, unit: str, *, brief: bool) -> str:
+    """A figure, or how many requests a percentile needs that these do not support; brief where many have to say it."""
+    if is_supported(summary, name):
+        return time_in(summary[name], unit)
+    needs = f"needs {_short(summary['needed'][name])}"
+    return needs if brief else f"n/a ({needs})"
+
+
+def is_supported(summary: Mapping[str, Any], name: str) -> bool:
+    """Whether a metric's sample is large enough for a figure; mean, max and those of older versions always are."""
+    supported: Mapping[str, bool] = summary.get("supported") or {}
+    return supported.get(name, True)
+
+
+def _short(count: int) -> str:
+    """A count in at most five characters."""
+    for size, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{-(-count * 10 // size) / 10:g}{suffix}" if count < 100 * size else f"{-(-count // size)}{suffix}"
+    return str(count)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checks.check import CheckContext
+from harness.checks.limits import Limits
 from harness.checks.registry import CHECKS
 from harness.checks.verdict import judge
 from harness.common.collector import Collector
@@ -72,7 +73,7 @@ def finish_session(
     audit = _merge([run.audit for run in runs])
     warmups = tuple(run for run in runs if run.record.warmup)
     context = CheckContext(info, records.counters, measured, audit, records.end_reason.word, warmups=warmups)
-    verdict = judge(CHECKS, context)
+    verdict = judge(CHECKS, context, Limits.from_json(info.limits) if info.limits else None)
     summary = build_summary(info, plan, records, runs, verdict, audit, final)
     summary["memory"] = memory_json(info, collector.shape)
     _write(collector, plan, info, records, summary, staging, texts)

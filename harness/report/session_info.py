@@ -25,7 +25,7 @@ class SessionInfo:
     engine: the backend's own description. plan: {"sha256", "num_requests", "nominal_rate" (None for a burst),
     "schedule" ("absolute" | "relative" | "burst"), "prompt_tokens"}. end_detail: one line, e.g. "exit code -9".
     stderr_tails: last lines of a child's stderr by process name. floor: of this host's null engine, as `selftest` found
-    it: {"ttft_p99_ns", ...}, empty where it has not.
+    it: {"ttft_p99_ns", ...}, empty where it has not. limits: `harness.checks.limits.Limits.to_json`.
     """
 
     run_id: str
@@ -41,6 +41,7 @@ class SessionInfo:
     end_detail: str = ""
     stderr_tails: Mapping[str, str] = field(default_factory=dict)
     floor: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def command_line(self) -> str:

@@ -10,29 +10,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.figures import figures_table
+from harness.report.figures import figures_table, is_supported
 from harness.report.header_lines import ended_line, host_lines, load_lines, setup_lines
 from harness.report.ledger_bar import ledger_table
 from harness.report.timeline_chart import timeline_lines
+from harness.report.verdict_lines import print_verdict
 from harness.report.words import number, rate_words, safe, time_words
 
-_STYLES = {"VALID": "bold green", "SUSPECT": "bold yellow", "INVALID": "bold red", "PASS": "green", "WARN": "yellow"}
 _MAX_WIDTH = 120
 _STDERR_LINES = 10
+_RUN_COLUMNS = (("submit_lag", "p99"), ("ttft", "p50"), ("ttft", "p99"))
 
 
-def render_terminal(summary: Mapping[str, Any], console: Console, folder: Path | None = None) -> None:
-    """Print the summary. folder: where the report is now, if not where it was written."""
+def render_terminal(
+    summary: Mapping[str, Any], console: Console, folder: Path | None = None, *, all_checks: bool = False
+) -> None:
+    """Print the summary. folder: where the report is now, if not where it was written. all_checks: the passed ones too.
+    """
     if console.is_terminal:
-        _render(summary, console, folder)
+        _render(summary, console, folder, all_checks)
         return
     with console.capture() as capture:
-        _render(summary, console, folder)
+        _render(summary, console, folder, all_checks)
     for line in capture.get().splitlines():  # a file wants no padding to the screen's edge
         console.out(line.rstrip(), highlight=False)
 
 
-def _render(summary: Mapping[str, Any], console: Console, folder: Path | None) -> None:
+def _render(summary: Mapping[str, Any], console: Console, folder: Path | None, all_checks: bool) -> None:
     width = min(console.width, _MAX_WIDTH)
     ascii_only = console.options.ascii_only
     measured = [run for run in summary["runs"] if not run["warmup"]]
@@ -44,7 +48,7 @@ def _render(summary: Mapping[str, Any], console: Console, folder: Path | None) -
             _print(console, _runs_table(measured), width)
             console.print(Text(f"Below: run {run['run']}, the one whose median TTFT is the median."), highlight=False)
         _run(summary, run, console, width, ascii_only)
-    _verdict(summary, console, width, ascii_only)
+    print_verdict(summary, console, width, ascii_only=ascii_only, all_checks=all_checks)
     _end(summary, console, folder, ascii_only)
 
 
@@ -58,39 +62,6 @@ def _run(summary: Mapping[str, Any], run: Mapping[str, Any], console: Console, w
     charts = list(timeline_lines(run, summary["engine"], width, ascii_only=ascii_only))
     if charts:
         _print(console, _grid(charts, ascii_only), width)
-
-
-def _verdict(summary: Mapping[str, Any], console: Console, width: int, ascii_only: bool) -> None:
-    verdict = summary["verdict"]
-    status = (verdict["status"], _STYLES.get(verdict["status"], ""))
-    line = Text.assemble(("Verdict: ", "bold"), status, f"   bound by: {verdict['bound_by']}")
-    console.print(line, highlight=False)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("", min_width=7, no_wrap=True)
-    table.add_column("Check", min_width=27, no_wrap=True)
-    table.add_column("value", justify="right", min_width=9, no_wrap=True)
-    table.add_column("limit", justify="right", min_width=9, no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for check in verdict["checks"]:
-        grade = Text(check["status"], style=_STYLES.get(check["status"], "dim"))
-        table.add_row(grade, check["name"], number(check["value"]), number(check["threshold"]), check["unit"])
-    console.print(table, width=width)
-    failed = [check for check in verdict["checks"] if check["status"] in ("WARN", "INVALID")]
-    if failed:
-        console.print()
-    for check in failed:
-        _print_hanging(console, check, width, ascii_only)
-    console.print()
-
-
-def _print_hanging(console: Console, check: Mapping[str, Any], width: int, ascii_only: bool) -> None:
-    """A check that did not pass, explained beneath the table with a hanging indent."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(min_width=7, no_wrap=True)
-    grid.add_column(overflow="fold")
-    words = Text(safe(f"{check['name']}: {check['explanation']}", ascii_only=ascii_only))
-    grid.add_row(Text(check["status"], style=_STYLES.get(check["status"], "")), words)
-    console.print(grid, width=width)
 
 
 def _end(summary: Mapping[str, Any], console: Console, folder: Path | None, ascii_only: bool) -> None:
@@ -126,11 +97,13 @@ def _runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
             str(run["run"]),
             number(run["counts"]["completed"]),
             rate_words(run["rate"]["offered"], "/s"),
-            time_words(metrics["submit_lag"]["p99"]),
-            time_words(metrics["ttft"]["p50"]),
-            time_words(metrics["ttft"]["p99"]),
+            *(_supported(metrics[name], percentile) for name, percentile in _RUN_COLUMNS),
         )
     return table
+
+
+def _supported(metric: Mapping[str, Any], percentile: str) -> str:
+    return time_words(metric[percentile]) if is_supported(metric, percentile) else "n/a"
 
 
 def _grid(lines: Iterable[tuple[str, str]], ascii_only: bool) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ def verdict_of(made: MadeSession) -> Verdict:
     examples = tuple(violation for run in runs for violation in run.audit.examples)
     audit = Audit(sum(run.audit.count for run in runs), examples)
     measured = tuple(run for run in runs if not run.record.warmup)
-    return judge(CHECKS, CheckContext(made.info, records.counters, measured, audit, records.end_reason.word))
+    warmups = tuple(run for run in runs if run.record.warmup)
+    ended = records.end_reason.word
+    return judge(CHECKS, CheckContext(made.info, records.counters, measured, audit, ended, warmups=warmups))
 
 
 def grades(made: MadeSession) -> dict[str, str]:
@@ -67,9 +70,15 @@ def test_ids_are_unique_and_every_check_says_what_to_do() -> None:
     assert all(check.advice.endswith(".") and check.name and check.unit for check in CHECKS)
 
 
+def test_every_check_names_its_rule_and_its_source() -> None:
+    rule = re.compile(r"own|V[0-9]+(, V[0-9]+)*")
+    assert all(rule.fullmatch(check.rule) and check.source for check in CHECKS)
+
+
 def test_submit_lag_limit_is_a_tenth_of_ttft(made: MadeSession) -> None:
     check = check_of(made, "submit_lag")
-    assert check["threshold"] == pytest.approx(TTFT / 1e3 / 10)
+    assert check["invalid_above"] == pytest.approx(TTFT / 1e3 / 10)
+    assert check["warn_above"] == 1000.0
     assert check["value"] == 0.04
 
 
@@ -84,13 +93,14 @@ def test_submit_lag_limit_is_at_least_100_us(made: MadeSession) -> None:
 def test_submit_lag_above_its_limit_is_invalid_and_blames_the_submitter(made: MadeSession) -> None:
     delay(made, 2 * GAP, all_rows(made))
     verdict = verdict_of(made)
-    assert grades(made) == {"submit_lag": "INVALID", "submit_lag_gap": "WARN"}
+    late = {"submit_lag": "INVALID", "lag_share": "INVALID"}
+    assert grades(made) == {**late, "submit_lag_p50": "WARN", "submit_lag_gap": "WARN", "omission_gap": "WARN"}
     assert (verdict.status, verdict.bound_by) == ("INVALID", Bound.SUBMITTER)
 
 
 def test_submit_lag_above_one_mean_gap_is_suspect(made: MadeSession) -> None:
     delay(made, GAP, all_rows(made))
-    assert grades(made) == {"submit_lag_gap": "WARN"}
+    assert "submit_lag_gap" in grades(made) and set(grades(made).values()) == {"WARN"}
     assert verdict_of(made).status == "SUSPECT"
 
 
@@ -155,7 +165,7 @@ def test_a_broken_stamp_chain_is_invalid_and_named(made: MadeSession) -> None:
 
 
 def test_a_broken_stamp_chain_of_a_warmup_run_counts_too(tmp_path: Path) -> None:
-    made = make_session(tmp_path, warmups=(True, False))
+    made = make_session(tmp_path, n=20, warmups=(True, False))
     made.add("t_wire", 4, -(10**9))
     assert grades(made) == {"stamp_chain": "INVALID"}
 

@@ -317,10 +317,15 @@ def test_report_prints_a_summary_that_is_there(monkeypatch: pytest.MonkeyPatch, 
     from harness.report.summary import SCHEMA
 
     shown: list[Any] = []
-    monkeypatch.setattr(terminal, "render_terminal", lambda summary, console, folder: shown.append((summary, folder)))
+
+    def render(summary: Any, console: Any, folder: Path, *, all_checks: bool) -> None:
+        shown.append((summary, folder, all_checks))
+
+    monkeypatch.setattr(terminal, "render_terminal", render)
     (tmp_path / "summary.json").write_text(f'{{"schema": "{SCHEMA}"}}')
     assert cli.main(["report", str(tmp_path)]) == 0
-    assert shown == [({"schema": SCHEMA}, tmp_path)]
+    assert cli.main(["report", str(tmp_path), "--checks"]) == 0
+    assert shown == [({"schema": SCHEMA}, tmp_path, False), ({"schema": SCHEMA}, tmp_path, True)]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", "{}", '{"schema": "isorate.summary/99"}', "[" * 100_000])

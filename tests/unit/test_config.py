@@ -209,6 +209,7 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("prefix_len", 0, "from 1 to"),
     *((flag, value, allowed) for flag in ("input_len", "output_len") for value, allowed in BAD_LENGTHS),
     ("plan", "", "empty"),
+    ("limits", "", "empty"),
     ("prompt", "\udcff", "UTF-8"),
     ("out", "\udcff", "UTF-8"),
 ]
@@ -236,7 +237,7 @@ def test_a_null_engine_value_beyond_a_bound_names_the_flag_and_the_range(field: 
 
 def test_every_field_with_a_bound_is_in_the_tables_above() -> None:
     unbounded = {"unique_prompts", "pretok", "stop_on_eos", "null_hold_gil", "save_outputs", "allow_invalid", "quiet",
-                 "rt", "mlock", "hold_cpu_latency", "sort"}  # fmt: skip
+                 "rt", "mlock", "hold_cpu_latency", "sort", "verbose"}  # fmt: skip
     assert {name for name, _, _ in BEYOND + BEYOND_NULL} | unbounded == set(RunConfig.model_fields)
 
 
