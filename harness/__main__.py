@@ -24,6 +24,7 @@ COMMANDS = {
     "stress": "find the highest arrival rate that an engine holds under objectives",
     "sweep": "run the same load at every value of a flag, as one table",
     "recover": "rebuild the report of a run that died, from its collector",
+    "selftest": "measure what is known: queueing theory, closed forms, CPython's own figures",
     "doctor": "say what this host does for steady measurements, and what would make it better",
 }
 
@@ -104,6 +105,10 @@ def _dispatch(words: list[str]) -> int:
         return run_sweep(_program(), rest)
     if command == "plan":
         return _plan(rest)
+    if command == "selftest":
+        from harness.selftest.command import run_selftest
+
+        return run_selftest(_program(), _version(), rest)
     if command == "doctor":
         from harness.host.doctor_command import run_doctor
 

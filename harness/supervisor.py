@@ -24,6 +24,7 @@ from harness.config import RunConfig
 from harness.cores import Placement, allowed_cpus, default_placement
 from harness.events import DeadChildError, Events, InterruptedRunError
 from harness.host.cpu_latency import CpuLatency
+from harness.host.floor import session_floor
 from harness.layout import RunSpan, lay_out
 from harness.manifest import host_manifest
 from harness.output_text import decode_outputs
@@ -70,7 +71,8 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     except BaseException:
         workspace.remove_all()
         raise
-    return Supervisor(config, command, placement, workspace, collector, draft, spans, limits).run()
+    floor = session_floor()  # before this process keeps to its own cores, of which the floor's host has more
+    return Supervisor(config, command, placement, workspace, collector, draft, spans, limits, floor=floor).run()
 
 
 def _results_folder(config: RunConfig) -> Path:
@@ -103,6 +105,7 @@ class Supervisor:
     detail: str = ""
     usage: str = ""
     cpu_latency: CpuLatency | None = None
+    floor: Mapping[str, Any] = field(default_factory=dict)
     peaks: dict[str, int | None] = field(default_factory=dict)
 
     def run(self) -> int:
@@ -307,4 +310,5 @@ class Supervisor:
             limits=self.limits.to_json(),
             end_detail=self.detail,
             stderr_tails={child.name: tail for child in self.children if (tail := child.log_tail().strip())},
+            floor=self.floor,
         )

@@ -34,7 +34,7 @@ def run_doctor(program: str, argv: Sequence[str], host: HostFiles | None = None)
     findings = examine(host or HostFiles())
     if as_json:
         found = [finding.to_json() for finding in findings]
-        sys.stdout.write(strict_dumps({"schema": SCHEMA, "findings": found}) + "\n")
+        sys.stdout.write(strict_dumps({"schema": SCHEMA, "findings": found}))
     else:
         print(render(findings))
     return 0

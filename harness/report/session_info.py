@@ -25,7 +25,8 @@ class SessionInfo:
     engine: the backend's own description. plan: {"sha256", "num_requests", "nominal_rate" (None for a burst),
     "schedule" ("absolute" | "relative" | "burst"), "prompt_tokens"}. end_detail: one line, e.g. "exit code -9".
     stderr_tails: last lines of a child's stderr by process name. floor: of this host's null engine, as `selftest` found
-    it: {"ttft_p99_ns", ...}, empty where it has not. limits: `harness.checks.limits.Limits.to_json`.
+    it: {"ttft_p50_ns", "ttft_p99_ns", "when", "version"}, empty where it has not.
+    limits: `harness.checks.limits.Limits.to_json`.
     """
 
     run_id: str

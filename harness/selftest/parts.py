@@ -1,0 +1,127 @@
+"""The parts of the self-test that need no queueing theory: clocks, the floor, plans, the GIL, what the probes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from harness.arrival_check import AD_LIMIT_1, AD_LIMIT_5, figures
+from harness.plan.arrival_spec import ArrivalSpec
+from harness.plan.processes import schedule_of
+from harness.selftest.lines import Line, at_most, told
+from harness.selftest.sessions import Measured
+
+
+class Sizes(NamedTuple):
+    """How long the self-test takes. service_ms: of D/D/1, M/D/1 and the observer's load; the others: requests a
+    session, plans, and pairs of sessions with and without probes."""
+
+    service_ms: float
+    floor: int
+    dd1: int
+    md1: int
+    loads: tuple[float, ...]
+    gil: int
+    plans: int
+    pairs: int
+
+
+FULL = Sizes(5.0, 1000, 400, 2000, (0.3, 0.5), 250, 200, 2)
+QUICK = Sizes(5.0, 300, 200, 600, (0.5,), 100, 50, 1)
+
+#: Bounds from the measurement notes: V13, C9, C16; of the GIL CPython's switch interval of 5 ms; C5.
+CLOCK_BOUND_US = 50.0
+FLOOR_P50_US, FLOOR_P99_US = 1_000.0, 5_000.0
+OBSERVER_PERCENT = 1.0
+GIL_P50_MS = (4.5, 5.5)
+REJECTED_PERCENT = 10.0
+_PLAN_REQUESTS = 1_000
+
+
+class Runs(Protocol):
+    """What the parts need of `harness.selftest.sessions.Sessions`."""
+
+    def run(self, name: str, words: Sequence[str], watch: bool = False) -> Measured: ...
+
+
+def clock_lines(clocks: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """By process: the least bound on the offset of its clock over all handshakes. (In each of them every stamp of the
+    child lay between our send and our receive, else its session had failed.)"""
+    lines = []
+    for process in ("engine", "submitter"):
+        bounds = [bound for clock in clocks if (bound := clock.get(process, {}).get("offset_bound_ns")) is not None]
+        least = min(bounds) / 1e3 if bounds else None
+        lines.append(at_most("clock", f"Clock offset of the {process}, at most", least, CLOCK_BOUND_US, "us"))
+    return lines
+
+
+def measure_floor(runs: Runs, sizes: Sizes) -> tuple[list[Line], int, int]:
+    """TTFT where the engine takes no time: the lines, and p50 and p99 in ns."""
+    measured = runs.run("floor", ["--rate", "100", "--num-requests", str(sizes.floor)])
+    ttft = measured.stamps["t_delivered"] - measured.stamps["t_intended"]
+    p50, p99 = (int(value) for value in np.percentile(ttft, (50, 99)))
+    lines = [
+        at_most("floor", "Null engine, whole path p50", p50 / 1e3, FLOOR_P50_US, "us"),
+        at_most("floor", "Null engine, whole path p99", p99 / 1e3, FLOOR_P99_US, "us"),
+    ]
+    return lines, p50, p99
+
+
+def poisson_lines(sizes: Sizes) -> list[Line]:
+    """Plans of seeds 1, 2, ... against the law of their process; each test rejects 5 % of good ones."""
+    lines = []
+    tests = {"Anderson-Darling": 0, "lag-1 correlation": 0}
+    for seed in range(1, sizes.plans + 1):
+        schedule = schedule_of(ArrivalSpec(arrival="poisson", rate=100.0, seed=seed))
+        found = figures(schedule.offsets(_PLAN_REQUESTS, None), schedule)
+        assert found.anderson_darling is not None and found.law_lag1 is not None and found.lag1_limit is not None
+        tests["Anderson-Darling"] += found.anderson_darling > AD_LIMIT_5
+        tests["lag-1 correlation"] += abs(found.law_lag1) > found.lag1_limit
+    for name, rejected in tests.items():
+        share = 100.0 * rejected / sizes.plans
+        lines.append(at_most("poisson", f"Poisson plans that {name} rejects", share, REJECTED_PERCENT, "%"))
+    return lines
+
+
+def sent_lines(part: str, load: float, sessions: Sequence[Measured]) -> list[Line]:
+    """The gaps as they were sent: the law's test at its outer limit, and what the submitter did to their variation."""
+    arrivals = [session.run["arrivals"] for session in sessions]
+    darling = max((entry["actual"]["anderson_darling"] or 0.0 for entry in arrivals), default=0.0)
+    shifts = [100.0 * abs(entry["shift"]["delta_ca2"]) / entry["shift"]["planned_ca2"] for entry in arrivals]
+    name = f"load {load:g}"
+    return [
+        at_most(part, f"Sent gaps, {name}: Anderson-Darling", darling, 2.0 * AD_LIMIT_1, ""),
+        at_most(part, f"Sent gaps, {name}: Ca^2 off the plan's", max(shifts), 1.0, "%"),
+    ]
+
+
+def gil_lines(runs: Runs, sizes: Sizes) -> list[Line]:
+    """A thread that never gives the GIL up must be seen as CPython's switch interval."""
+    low, high = GIL_P50_MS
+    words = ["--null-hold-gil", "--rate", "50", "--num-requests", str(sizes.gil)]
+    value = runs.run("gil", words).metric_ms("gil_wait", "p50")
+    measured = "not measured" if value is None else f"{value:.3f} ms"
+    passed = value is not None and low <= value <= high
+    return [Line("gil", "GIL hog: gil_wait p50", f"{low:g} to {high:g} ms", measured, passed, value, high)]
+
+
+def observer_lines(runs: Runs, sizes: Sizes) -> list[Line]:
+    """TTFT p50 with the probes against without, in the order off on on off."""
+    found: dict[str, list[float]] = {"on": [], "off": []}
+    rate = f"{500.0 / sizes.service_ms:g}"
+    for pair in range(sizes.pairs):
+        for probes in ("off", "on") if pair % 2 == 0 else ("on", "off"):
+            words = [*service(sizes), "--rate", rate, "--num-requests", str(sizes.dd1), "--probes", probes]
+            value = runs.run(f"observer-{pair}-{probes}", words).metric_ms("ttft", "p50")
+            found[probes].append(float("nan") if value is None else value)
+    on, off = (float(np.mean(found[probes])) for probes in ("on", "off"))
+    change = 100.0 * (on / off - 1.0)
+    line = at_most("observer", "Probes on: TTFT p50 longer by", change, OBSERVER_PERCENT, "%")
+    return [line, told("observer", "TTFT p50 with probes, without", f"{on:.3f} ms, {off:.3f} ms", on)]
+
+
+def service(sizes: Sizes) -> list[str]:
+    """The words for a server whose services take exactly so long."""
+    return ["--null-service", "ideal", "--null-service-ms", f"{sizes.service_ms:g}"]
