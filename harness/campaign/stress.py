@@ -13,6 +13,8 @@ from harness.campaign.trial import RunFigures, Trial, run_trial
 #: A backlog that grows by more than this share of the time is an engine that does not keep up.
 MAX_GROWTH = 0.005
 MIN_REQUESTS = 40
+#: A load is astray if its rate is off by more, or its submit lag p99 exceeds this share of the shortest objective.
+MAX_RATE_ERROR, MAX_LAG_SHARE = 0.02, 0.10
 #: How often a rate is run again whose load was disturbed, as by somebody else on the machine.
 LOAD_ATTEMPTS = 3
 #: After the last send of an overloaded run, wait for so many times the longest objective, and at least so long.
@@ -23,12 +25,13 @@ _DRAIN_LIMITS, _MIN_DRAIN_S = 4.0, 2.0
 class StressSettings:
     """How to search. trial_s: seconds of load a run; repeats: runs that decide near the limit, the majority counts.
 
-    longest_limit_s: of the objectives. words: the run's own flags, without a rate.
+    shortest_limit_s, longest_limit_s: of the objectives. words: the run's own flags, without a rate.
     """
 
     limits: Limits
     trial_s: float
     repeats: int
+    shortest_limit_s: float
     longest_limit_s: float
     words: tuple[str, ...]
     folder: Path
@@ -79,7 +82,7 @@ def stress(
     def attempt(rate: float, sure: bool) -> Tried:
         for _ in range(LOAD_ATTEMPTS):
             folder = settings.folder / f"{len(tried):02d}-{rate:.6g}"
-            result = judge(rate, sure, run(trial_words(settings, rate, sure), folder))
+            result = judge(rate, sure, run(trial_words(settings, rate, sure), folder), settings.shortest_limit_s)
             tried.append(result)
             tell(result)
             if result.outcome is not Outcome.NO_LOAD:
@@ -100,15 +103,18 @@ def trial_words(settings: StressSettings, rate: float, sure: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def judge(rate: float, sure: bool, trial: Trial) -> RateResult:
+def judge(rate: float, sure: bool, trial: Trial, shortest_limit_s: float) -> RateResult:
     """Whether the engine held a rate: most runs kept all objectives, and their backlog did not grow.
 
     A run that kept its objectives only because it ended before the queue was long enough is told by the growth. Where
-    the load was not the one that was asked for (INVALID, bound by submitter or host), nothing is said of the engine.
+    the load of most runs was not the one that was asked for (a rate that is off, or a submit lag that is a good part of
+            figures = run(trial_words(settings, rate, sure), folder)
+            result = judge(rate, sure, figures, settings.shortest_limit_s)
     """
-    if trial.status == "INVALID" and trial.bound_by in ("submitter", "host"):
-        why = f"the load was not what was asked for: {trial.bound_by}"
-        return RateResult(rate, Outcome.NO_LOAD, why, trial.bound_by, sure, trial)
+    astray = [why for run in trial.runs if (why := _why_no_load(rate, run, shortest_limit_s))]
+    if 2 * len(astray) > len(trial.runs):
+        limit = trial.bound_by if trial.bound_by in ("submitter", "host") else "submitter"
+        return RateResult(rate, Outcome.NO_LOAD, astray[0], limit, sure, trial)
     reasons = [_why_failed(run) for run in trial.runs]
     failed = [reason for reason in reasons if reason]
     if not trial.runs:
@@ -116,6 +122,14 @@ def judge(rate: float, sure: bool, trial: Trial) -> RateResult:
     if 2 * len(failed) > len(reasons):
         return RateResult(rate, Outcome.FAILED, failed[0], "engine", sure, trial)
     return RateResult(rate, Outcome.HELD, "", "nothing", sure, trial)
+
+
+def _why_no_load(rate: float, run: RunFigures, shortest_limit_s: float) -> str:
+    if run.offered is None or abs(run.offered / rate - 1.0) > MAX_RATE_ERROR:
+        return f"the load was not what was asked for: {run.offered or 0.0:,.2f}/s were offered"
+    if run.lag_p99 is None or run.lag_p99 / 1e3 > MAX_LAG_SHARE * shortest_limit_s:
+        return f"the load was not what was asked for: submit lag p99 {run.lag_p99 or 0.0:,.2f} ms"
+    return ""
 
 
 def _why_failed(run: RunFigures) -> str:

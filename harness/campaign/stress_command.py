@@ -91,8 +91,8 @@ def _settings(program: str, words: CampaignWords) -> StressSettings:
     if "slo" not in words.run:
         raise ConfigError("--slo is needed: what does it mean to hold a rate? (such as --slo ttft=500ms@p99)")
     settings = StressSettings(
-        limits, number(own, "trial", 10.0, 0.1, 86_400), whole(own, "repeats", 3, 1, 99), 0.0, words.words, Path()
+        limits, number(own, "trial", 10.0, 0.1, 86_400), whole(own, "repeats", 3, 1, 99), 0.0, 0.0, words.words, Path()
     )
     config = RunConfig(**vars(run_parser(program).parse_all(trial_words(settings, start, sure=True))))
-    longest_s = max(slo.limit_ns for slo in config.slo) / 1e9
-    return replace(settings, longest_limit_s=longest_s)
+    limits_s = [slo.limit_ns / 1e9 for slo in config.slo]
+    return replace(settings, shortest_limit_s=min(limits_s), longest_limit_s=max(limits_s))

@@ -92,16 +92,26 @@ def trial(*runs: RunFigures, status: str = "VALID", bound_by: str = "nothing") -
     ],
 )
 def test_most_runs_decide_by_objectives_and_growth(runs: list[RunFigures], outcome: Outcome) -> None:
-    assert judge(1.0, True, trial(*runs)).outcome is outcome
+    assert judge(10.0, True, trial(*runs), 0.5).outcome is outcome
 
 
-@pytest.mark.parametrize(("bound_by", "outcome"), [("submitter", Outcome.NO_LOAD), ("engine", Outcome.HELD)])
-def test_an_invalid_load_says_nothing_of_the_engine(bound_by: str, outcome: Outcome) -> None:
-    assert judge(1.0, True, trial(GOOD, status="INVALID", bound_by=bound_by)).outcome is outcome
+@pytest.mark.parametrize(
+    ("astray", "outcome"),
+    [
+        ({"offered": 9.7}, Outcome.NO_LOAD),
+        ({"offered": None}, Outcome.NO_LOAD),
+        ({"lag_p99": 51.0}, Outcome.NO_LOAD),
+        ({"lag_p99": 49.0}, Outcome.HELD),
+        ({"offered": 9.9}, Outcome.HELD),
+    ],
+)
+def test_a_load_that_is_astray_says_nothing_of_the_engine(astray: dict[str, float | None], outcome: Outcome) -> None:
+    """10/s were asked for, the shortest objective is 500 ms."""
+    assert judge(10.0, True, trial(replace(GOOD, **astray)), 0.5).outcome is outcome  # type: ignore[arg-type]
 
 
 def settings() -> StressSettings:
-    return StressSettings(LIMITS, 10.0, 3, 0.5, ("--engine", "null"), Path("folder"))
+    return StressSettings(LIMITS, 10.0, 3, 0.5, 0.5, ("--engine", "null"), Path("folder"))
 
 
 def test_a_disturbed_load_is_given_again_before_the_search_ends() -> None:
@@ -112,10 +122,10 @@ def test_a_disturbed_load_is_given_again_before_the_search_ends() -> None:
         nonlocal calls
         calls += 1
         disturbed = calls in (1, 2)
-        return trial(GOOD, status="INVALID" if disturbed else "VALID", bound_by="submitter")
+        return trial(replace(GOOD, offered=5.0 if disturbed else 10.0))
 
-    result = stress(replace(settings(), limits=LIMITS._replace(high=1.0)), lambda one: None, tried, run)
-    assert result.found.held == 1.0
+    result = stress(replace(settings(), limits=LIMITS._replace(start=10.0, high=10.0)), lambda one: None, tried, run)
+    assert result.found.held == 10.0
     assert [one.outcome for one in tried[:LOAD_ATTEMPTS]] == [Outcome.NO_LOAD, Outcome.NO_LOAD, Outcome.HELD]
 
 
