@@ -108,8 +108,7 @@ def judge(rate: float, sure: bool, trial: Trial, shortest_limit_s: float) -> Rat
 
     A run that kept its objectives only because it ended before the queue was long enough is told by the growth. Where
     the load of most runs was not the one that was asked for (a rate that is off, or a submit lag that is a good part of
-            figures = run(trial_words(settings, rate, sure), folder)
-            result = judge(rate, sure, figures, settings.shortest_limit_s)
+    the shortest objective), nothing is said of the engine. The run's own verdict is stricter, and is in its report.
     """
     astray = [why for run in trial.runs if (why := _why_no_load(rate, run, shortest_limit_s))]
     if 2 * len(astray) > len(trial.runs):
