@@ -28,6 +28,7 @@ PARKED, PROMPT_TOKENS, STATUS, FINISH = (
     _CELL[name] for name in ("ingress_parked", "prompt_tokens", "engine_status", "finish_reason")
 )
 ERROR_CODE, ERROR_A, ERROR_B = (_CELL[name] for name in ("error_code", "error_a", "error_b"))
+TAKEN, BEAT = CONTROL_WORDS["ingress"], CONTROL_WORDS["ingress_beat_ns"]
 
 
 class TextEncoder(Protocol):
@@ -59,6 +60,7 @@ class Ingress:
         source: PlanSource | None = None,
     ) -> None:
         self._wire = wire
+        self._stamped = wire.compiled  # without the GIL; else the message's own stamp tells nothing
         self._control = memoryview(collector.control).cast("B").cast("q")
         self._cells = memoryview(collector.engine).cast("B").cast("q")
         self._width = collector.engine.shape[1]
@@ -146,12 +148,15 @@ class Ingress:
         self._seen[row] = 1
         base = row * self._width
         cells = self._cells
-        # Without the compiled wire the message's own stamp needed the GIL as well: it tells nothing.
-        cells[base + WIRE] = arrival.t_wire if self._wire.compiled else t_ingress
+        if self._stamped:
+            cells[base + WIRE] = arrival.t_wire
+            if arrival.parked:
+                cells[base + PARKED] = 1
+        else:
+            cells[base + WIRE] = t_ingress
         cells[base + INGRESS] = t_ingress
-        cells[base + PARKED] = 1 if arrival.parked and self._wire.compiled else 0
-        control[CONTROL_WORDS["ingress"]] += 1
-        control[CONTROL_WORDS["ingress_beat_ns"]] = t_ingress
+        control[TAKEN] += 1
+        control[BEAT] = t_ingress
         if row in self._given_up:
             self._turn_away(row, Status.ABORTED, Rejection(Reason.CLIENT_GAVE_UP))
         elif ids is not None:

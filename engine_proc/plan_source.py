@@ -22,7 +22,8 @@ class PlanSource:
         self._plan = plan
         self._kind = TOKENS if plan.pretokenized else TEXT
         self._first_rows = [int(run["first_row"]) for run in runs]
-        self._sampling = sampling
+        seed = Sampling._fields.index("seed")
+        self._before_seed, self._seed, self._after_seed = sampling[:seed], sampling.seed, sampling[seed + 1 :]
         self._max_new = _integers(plan.max_new_tokens)
         data, starts = (plan.prompt_ids, plan.prompt_starts) if plan.pretokenized else (plan.texts, plan.text_starts)
         assert data is not None and starts is not None
@@ -32,7 +33,7 @@ class PlanSource:
         """The request of collector row `row`, equal to the inline frame of it. The row must be one of the session's."""
         i = row - self._first_rows[bisect_right(self._first_rows, row) - 1]
         payload = self._data[self._starts[i] : self._starts[i + 1]].tobytes()
-        sampling = self._sampling._replace(seed=self._sampling.seed + i)
+        sampling = Sampling._make((*self._before_seed, self._seed + i, *self._after_seed))  # _replace takes thrice that
         return RequestFrame(self._kind, row, self._max_new[i], sampling, payload)
 
 

@@ -62,7 +62,7 @@ class StepLoop:
         self._step_width = collector.steps.shape[1]
         self._tokens = memoryview(collector.tokens).cast("B").cast("q")
         self._vocab_size = backend.capacity().vocab_size
-        self._asked: dict[int, int] = {}  # live rows: the most tokens that each may get
+        self._asked: dict[int, int] = {}  # the live rows, and the most tokens that each may get
         self._states = bytearray(collector.shape.rows)
         self._stops: dict[int, StopMatcher] = {}  # of live rows that ask for a stop
         self._run = -1
@@ -170,7 +170,8 @@ class StepLoop:
         """Everything after the model: stamps, token log, messages, step table."""
         cells, width = self._cells, self._width
         for row in output.admitted:
-            self._require_known(row, "an admission")
+            if type(row) is not int or row not in self._asked:
+                self._require_known(row, "an admission")
             cells[row * width + SCHEDULED] = batch_ns
         for row, cached_tokens in output.cached_tokens:
             self._require_known(row, "cached tokens")
@@ -186,13 +187,13 @@ class StepLoop:
 
     def _take_tokens(self, output: StepOutput, tokens_ns: int, events: list[ResultEvent]) -> int:
         """Stamp and log the tokens, and list their news: first tokens and ends, whose number is returned."""
-        cells, width, states = self._cells, self._width, self._states
+        cells, width, asked = self._cells, self._width, self._asked
         log: list[int] = []
         terminal = 0
         for row, token_id, finish in output.tokens:
-            self._require_known(row, "a token")
-            if states[row] != RowState.LIVE:  # it ended while the step that made this was under way
-                self._control[CONTROL_WORDS["late_tokens"]] += 1
+            if type(row) is not int or row not in asked:
+                self._require_known(row, "a token")
+                self._control[CONTROL_WORDS["late_tokens"]] += 1  # it ended while the step that made this was under way
                 continue
             base = row * width
             count = cells[base + OUTPUT_TOKENS] + 1
@@ -209,7 +210,7 @@ class StepLoop:
                 events.append(self._end(row, Status.COMPLETED, finish))
                 terminal += 1
                 if by_backend:
-                    states[row] = RowState.OVER
+                    self._states[row] = RowState.OVER
             elif count == 1:
                 events.append(ResultEvent(row, 1, Status.NONE, FinishReason.NONE))
         self._log_tokens(log)

@@ -29,7 +29,7 @@ def check_request(prompt_ids: Sequence[int], max_new_tokens: int, capacity: Capa
         return Rejection(Reason.NEGATIVE_MAX_NEW_TOKENS, max_new_tokens)
     if length + max_new_tokens > capacity.max_model_len:
         return Rejection(Reason.TOO_LONG, length, capacity.max_model_len)
-    for worst in (min(prompt_ids), max(prompt_ids)):
-        if not 0 <= worst < capacity.vocab_size:
-            return Rejection(Reason.ID_OUT_OF_VOCAB, worst, capacity.vocab_size)
+    low, high = min(prompt_ids), max(prompt_ids)
+    if low < 0 or high >= capacity.vocab_size:
+        return Rejection(Reason.ID_OUT_OF_VOCAB, low if low < 0 else high, capacity.vocab_size)
     return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.collector import Int64Array
-from harness.common.stamps import STAMPS, FinishReason, Ledger
+from harness.common.stamps import STAMPS, FinishReason, Ledger, Part
 from harness.gates import gated_due, in_flight_at_send
 from harness.records import RunRecord
 from harness.statistics import percentile
@@ -49,9 +50,9 @@ class _Breach(NamedTuple):
     b: Int64Array
 
 
-def part_values(record: RunRecord, ledger: Ledger) -> dict[str, Int64Array]:
-    """int64[R] ns by part name; only meaningful on rows with a first token delivered."""
-    return {part.name: record.columns[part.end] - record.columns[part.start] for part in ledger.parts}
+def part_values(record: RunRecord, part: Part) -> Int64Array:
+    """int64[R] ns of a part; only meaningful on rows with a first token delivered."""
+    return record.columns[part.end] - record.columns[part.start]
 
 
 def ttft_values(record: RunRecord) -> Int64Array:
@@ -135,7 +136,7 @@ def _order_breaches(record: RunRecord, ledger: Ledger, killed: bool) -> Iterator
 def _finish_breach(record: RunRecord, ledger: Ledger) -> _Breach:
     """Nothing of a row may happen after its end was heard, whether it has a first token or not."""
     stamps = {stamp for chain in ledger.chains for stamp in chain} - {"t_finished", "t_sent"}
-    latest = np.max([record.columns[stamp] for stamp in sorted(stamps)], axis=0)
+    latest = reduce(np.maximum, (record.columns[stamp] for stamp in sorted(stamps)))
     finished = record.columns["t_finished"]
     early = (finished != 0) & (finished < latest)
     return _Breach("t_finished", early, "is {b} ns, a stamp says {a} ns", latest, finished)
@@ -156,8 +157,8 @@ def _missing_breaches(record: RunRecord) -> Iterator[_Breach]:
 def _sum_breaches(record: RunRecord, ledger: Ledger) -> Iterator[_Breach]:
     delivered = (record.columns["t_delivered"] != 0) & (record.columns["t_intended"] != 0)
     total = np.zeros(record.rows, dtype=np.int64)
-    for values in part_values(record, ledger).values():
-        total = total + values
+    for part in ledger.parts:
+        total += part_values(record, part)
     ttft = ttft_values(record)
     yield _Breach("ttft", delivered & (total != ttft), "is {b} ns, its parts sum to {a} ns", total, ttft)
 
@@ -175,21 +176,24 @@ def ledger_json(record: RunRecord, ledger: Ledger, unmeasured: Collection[str] =
     head = {"topology": ledger.name, "parts": [part.name for part in ledger.parts]}
     if p99 is None:
         return {**head, "mean": None, "p99_request": None}
-    parts = {name: values[rows] for name, values in part_values(record, ledger).items()}
     at = int(np.lexsort((rows, ttft, np.abs(ttft - p99)))[0])
+    means, at_p99 = {}, {}
+    for part in ledger.parts:  # one at a time: together they are as large as the record
+        values = part_values(record, part)[rows]
+        means[part.name], at_p99[part.name] = float(np.mean(values)), int(values[at])
 
-    def in_ms(values_ns: dict[str, float]) -> dict[str, float | None]:
+    def in_ms(values_ns: Mapping[str, float]) -> dict[str, float | None]:
         return {name: None if name in unmeasured else value / _NS_PER_MS for name, value in values_ns.items()}
 
     return {
         **head,
         "mean": {
             "ttft": float(np.mean(ttft)) / _NS_PER_MS,
-            "parts": in_ms({name: float(np.mean(values)) for name, values in parts.items()}),
+            "parts": in_ms(means),
         },
         "p99_request": {
             "request": int(rows[at]),
             "ttft": int(ttft[at]) / _NS_PER_MS,
-            "parts": in_ms({name: int(values[at]) for name, values in parts.items()}),
+            "parts": in_ms(at_p99),
         },
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from harness.common.collector import Int64Array
 from harness.common.stamps import CAP_WAIT, Ledger, Status
 from harness.contention_json import contention_json
 from harness.engine_use import engine_json
-from harness.ledger import Audit, audit_run, ledger_json, part_values, ttft_values
+from harness.ledger import Audit, audit_run, ledger_json, ttft_values
 from harness.plan.schedules import Schedule
-from harness.records import RunRecord
+from harness.plan.seeds import FloatArray
+from harness.records import BoolArray, RunRecord
 from harness.sampling import Sampling, sample
 from harness.shards import shards_json
 from harness.slo import backlog_growth, slo_json
@@ -180,30 +181,53 @@ def _shown(ledger: Ledger, record: RunRecord, conditions: Conditions) -> Ledger:
     return ledger._replace(parts=tuple(part for part in ledger.parts if part.name != CAP_WAIT))
 
 
-def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> dict[str, NumberArray | None]:
+class MetricValues(Mapping[str, NumberArray | None]):
+    """Values by metric name, made anew whenever they are asked for: all of them together are as large as the record."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], NumberArray | None]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> NumberArray | None:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> MetricValues:
     """ns by metric name. What the submitter alone decides is taken over all sent requests, the rest over completed."""
     c = record.columns
     sent = record.sent
     done = record.completed & (c["t_delivered"] != 0)
-    parts = part_values(record, ledger)
-    values: dict[str, NumberArray | None] = {"ttft": ttft_values(record)[done]}
-    values["ttft_from_submit"] = (c["t_delivered"] - c["t_send"])[done]
-    values.update({name: part[done] for name, part in parts.items()})
-    values["submit_lag"] = (c["t_send"] - c["t_slot"])[sent]
-    values["add_request"] = (c["t_sent"] - c["t_send"])[sent]
-    values["drift"] = (c["t_send"] - record.t0_ns - record.offsets_ns)[sent] if conditions.relative else None
-    values["wire_offset"] = (c["t_wire"] - c["t_intended"])[done]
-    values["gil_wait"] = (c["t_ingress"] - c["t_wire"])[done & (c["ingress_parked"] == 1)]
-    if not conditions.wire_measured:
-        values["gil_wait"] = values["ingress_wait"] = values["wire_offset"] = None
-    values["queue_wait_post_tok"] = (c["t_scheduled"] - c["t_tokenized"])[done]
-    values["prefill_to_first"] = (c["t_delivered"] - c["t_scheduled"])[done]
+    parked = done & (c["ingress_parked"] == 1)
     several = done & (c["output_tokens"] >= 2)
-    values["tpot"] = (c["t_last_token"] - c["t_first_token"])[several] / (c["output_tokens"][several] - 1)
-    values["itl"] = record.itl_ns
     finished = record.completed & (c["t_finished"] != 0)
-    values["e2e"] = (c["t_finished"] - c["t_intended"])[finished]
-    return values
+
+    def between(start: str, end: str, rows: BoolArray) -> Callable[[], Int64Array]:
+        return lambda: (c[end] - c[start])[rows]
+
+    def tpot() -> FloatArray:
+        return between("t_first_token", "t_last_token", several)() / (c["output_tokens"][several] - 1)
+
+    values: dict[str, Callable[[], NumberArray | None]] = {"ttft": lambda: ttft_values(record)[done]}
+    values["ttft_from_submit"] = between("t_send", "t_delivered", done)
+    values.update({part.name: between(part.start, part.end, done) for part in ledger.parts})
+    values["submit_lag"] = between("t_slot", "t_send", sent)
+    values["add_request"] = between("t_send", "t_sent", sent)
+    values["drift"] = lambda: (c["t_send"] - record.t0_ns - record.offsets_ns)[sent] if conditions.relative else None
+    values["wire_offset"] = between("t_intended", "t_wire", done)
+    values["gil_wait"] = between("t_wire", "t_ingress", parked)
+    if not conditions.wire_measured:
+        values["gil_wait"] = values["ingress_wait"] = values["wire_offset"] = lambda: None
+    values["queue_wait_post_tok"] = between("t_tokenized", "t_scheduled", done)
+    values["prefill_to_first"] = between("t_scheduled", "t_delivered", done)
+    values["tpot"] = tpot
+    values["itl"] = lambda: record.itl_ns
+    values["e2e"] = between("t_intended", "t_finished", finished)
+    return MetricValues(values)
 
 
 def is_burst(record: RunRecord) -> bool:

@@ -43,28 +43,33 @@ class Receiver:
                 if len(self.complaints) < MAX_COMPLAINTS_KEPT:
                     self.complaints.append(news)
                 continue
-            for event in news:
-                self._apply(event, arrival.t_wire)
+            self._apply(news, arrival.t_wire)
         return self.messages - before
 
-    def _apply(self, event: ResultEvent, t_wire: int) -> None:
-        cells = self._cells
-        base = event.row * self._width
-        if cells[base + STATUS] != Status.NONE:  # a second end, or a token after the end: a bug of ours
-            self._count("repeated_results")
-            return
-        self._count("results")
-        cells[base + TOKENS] = event.tokens
-        if event.tokens and cells[base + DELIVERED] == 0:
-            cells[base + DELIVERED] = t_wire
-            self._count("delivered")
-        if event.status != Status.NONE:
-            cells[base + STATUS] = event.status
-            if event.status == Status.COMPLETED and event.tokens:
-                cells[base + FINISHED] = t_wire
-            cells[base + ENDED] = t_wire  # before the count: a pacer looks at the rows when the count has changed
-            self._count("finished")
-            self.terminal += 1
+    def _apply(self, events: list[ResultEvent], t_wire: int) -> None:
+        """Stamp the rows of one message, then count: a pacer looks at the rows when the count has changed."""
+        cells, width = self._cells, self._width
+        results = delivered = finished = 0
+        for row, tokens, status, _ in events:
+            base = row * width
+            if cells[base + STATUS] != Status.NONE:  # a second end, or a token after the end: a bug of ours
+                self._count("repeated_results")
+                continue
+            results += 1
+            cells[base + TOKENS] = tokens
+            if tokens and cells[base + DELIVERED] == 0:
+                cells[base + DELIVERED] = t_wire
+                delivered += 1
+            if status != Status.NONE:
+                cells[base + STATUS] = status
+                if status == Status.COMPLETED and tokens:
+                    cells[base + FINISHED] = t_wire
+                cells[base + ENDED] = t_wire
+                finished += 1
+        self._count("results", results)
+        self._count("delivered", delivered)
+        self._count("finished", finished)
+        self.terminal += finished
 
-    def _count(self, word: str) -> None:
-        self._control[CONTROL_WORDS[word]] += 1
+    def _count(self, word: str, events: int = 1) -> None:
+        self._control[CONTROL_WORDS[word]] += events

@@ -35,7 +35,7 @@ _TOKEN_MASK = (1 << _ROW_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run as it was measured, R rows; row i is request i of the plan. Arrays are copies, the collector may go.
+    """One run as it was measured, R rows; row i is request i of the plan. The collector, whose arrays none is, may go.
 
     columns: int64[R] by column name (stamps without `_ns`, all in CLOCK_MONOTONIC ns, 0 = not stamped).
     status, error_code, error_a, error_b: int64[R], final (see `harness.common.stamps`).
@@ -160,10 +160,10 @@ def _read_run(
 ) -> RunRecord:
     first, rows = int(run["first_row"]), int(run["rows"])
     columns = {
-        name: np.ascontiguousarray(collector.column(name)[first : first + rows])
+        name: _compact(collector.column(name)[first : first + rows])
         for name in (*SUBMITTER_COLUMNS, *ENGINE_COLUMNS, *RECEIVER_COLUMNS)
     }
-    status, code, a, b = final_status(columns, end_reason)
+    status, code, a, b = (_compact(values) for values in final_status(columns, end_reason))
     of_run = steps["run"] == int(run["index"])
     end = max(t0, *(int(columns[name].max(initial=0)) for name in STAMPS))
     return RunRecord(
@@ -171,7 +171,7 @@ def _read_run(
         warmup=bool(run["warmup"]),
         t0_ns=t0,
         first_row=first,
-        offsets_ns=plan.offsets_ns[:rows].astype(np.int64),
+        offsets_ns=plan.offsets_ns[:rows].astype(np.int64, copy=False),
         columns=columns,
         status=status,
         error_code=code,
@@ -179,10 +179,15 @@ def _read_run(
         error_b=b,
         itl_ns=_token_gaps(log, first, columns["output_tokens"], status == Status.COMPLETED),
         steps={name: column[of_run] for name, column in steps.items()},
-        after=None if plan.after is None else plan.after[:rows].astype(np.int64),
-        think_ns=None if plan.think_ns is None else plan.think_ns[:rows].astype(np.int64),
+        after=None if plan.after is None else plan.after[:rows].astype(np.int64, copy=False),
+        think_ns=None if plan.think_ns is None else plan.think_ns[:rows].astype(np.int64, copy=False),
         probes=None if probes is None else probes.of_run(t0, end),
     )
+
+
+def _compact(cells: Int64Array) -> Int64Array:
+    """A contiguous copy. Zeros alone, as a third of a plain run's columns, take no memory while nobody writes them."""
+    return np.array(cells) if np.any(cells) else np.zeros(len(cells), dtype=np.int64)
 
 
 def final_status(

@@ -32,6 +32,7 @@ _INDEX_HEAD = bytes((0x93, VERSION, INDEX, 0xCE))  # msgpack: an array of three,
 _MAX_TOKENS = 2**31 - 1
 _SAMPLING_TYPES = (float, int, float, int, bool, float, list, list)
 _REQUEST_FIELDS = 4 + len(_SAMPLING_TYPES) + 1
+_EVENT_TYPES = [int] * 4
 _STATUSES, _FINISHES = frozenset(map(int, Status)), frozenset(map(int, FinishReason))
 
 
@@ -115,6 +116,10 @@ def request_overhead_bytes(sampling: Sampling) -> int:
 
 def unpack_request(frame: bytes | memoryview, num_rows: int) -> RequestFrame | AbortFrame | IndexFrame:
     """Decode what a client sent. Raises FrameError for junk, and for a row that is not in 0..num_rows-1."""
+    if len(frame) == INDEX_FRAME_BYTES and frame[:4] == _INDEX_HEAD:  # the same as below in a fifth of the time
+        named = int.from_bytes(frame[4:], "big")
+        if named < num_rows:
+            return IndexFrame(named)
     fields = _fields(frame)
     kind, row = fields[1], fields[2] if len(fields) > 2 else None
     if type(kind) is not int or type(row) is not int:
@@ -180,7 +185,7 @@ def unpack_results(frame: bytes | memoryview, num_rows: int) -> list[ResultEvent
         raise FrameError("result frame of unknown kind")
     events = []
     for item in fields[2]:
-        if type(item) is not list or len(item) != 4 or any(type(value) is not int for value in item):
+        if type(item) is not list or list(map(type, item)) != _EVENT_TYPES:
             raise FrameError("result event with a field of the wrong type")
         if not 0 <= item[0] < num_rows:
             raise FrameError(f"result for row {item[0]}, which does not exist")

@@ -7,6 +7,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from unit.test_frames import MAX_NEW, OFFSETS, ROWS, SAMPLING, text_plan, token_plan
@@ -16,8 +17,10 @@ from harness.common.errors import ConfigError, FrameError
 from harness.common.plan_file import LoadPlan, load_plan
 from harness.common.plan_map import map_plan
 from harness.common.protocol import (
+    INDEX,
     INDEX_FRAME_BYTES,
     SMALL_FRAME_BYTES,
+    VERSION,
     IndexFrame,
     pack_abort,
     pack_indices,
@@ -110,6 +113,21 @@ def test_an_index_frame_has_eight_bytes_for_every_row() -> None:
     frames = pack_indices(rows)
     assert frames.shape == (6, INDEX_FRAME_BYTES)
     assert [unpack_request(frame.tobytes(), 2**32) for frame in frames] == [IndexFrame(row) for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("row", [0, 127, 128, 65_536, 2**32 - 1])
+def test_an_index_frame_is_msgpack_whatever_length_its_number_has(row: int) -> None:
+    """Frames of our own are read without msgpack; a client's own encoder may write the number as short as it can."""
+    assert msgpack.unpackb(pack_indices(np.array([row]))[0].tobytes()) == [VERSION, INDEX, row]
+    assert unpack_request(msgpack.packb([VERSION, INDEX, row]), 2**32) == IndexFrame(row)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_eight_bytes_that_are_no_index_frame_are_judged_as_ever(place: int) -> None:
+    frame = bytearray(pack_indices(np.array([5]))[0].tobytes())
+    frame[place] ^= 0x40
+    with pytest.raises(FrameError):
+        unpack_request(bytes(frame), 2**32)
 
 
 def test_an_index_frame_of_a_row_that_does_not_exist_is_refused() -> None:

@@ -65,6 +65,15 @@ def test_metric_is_the_difference_that_the_design_states(made: MadeSession, name
     assert set(values(made, name)) == {expected}
 
 
+def test_values_are_made_when_asked_for_and_not_kept(made: MadeSession) -> None:
+    """A run of millions of rows cannot hold all of them beside its record."""
+    found = measure(made).values
+    assert list(found)[:2] == ["ttft", "ttft_from_submit"] and len(found) == len(list(found))
+    for name in set(found) - {"itl", "drift"}:
+        assert found[name] is not found[name], name
+        np.testing.assert_array_equal(found[name], found[name])
+
+
 def test_drift_of_a_relative_schedule_grows_by_each_send(tmp_path: Path) -> None:
     made = make_session(tmp_path, n=3, schedule="relative")
     step = PARTS["submit_lag"] + SEND_CALL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_session import T0, TOKEN_GAP, MadeSession, make_session
 
@@ -58,6 +59,16 @@ def test_records_survive_the_collector(made: MadeSession) -> None:
     record = record_of(made)
     made.collector.submitter[:] = 0
     assert record.sent.all()
+
+
+def test_no_array_of_a_record_is_the_collectors_whether_it_holds_zeros_or_not(made: MadeSession) -> None:
+    record = record_of(made)
+    before = {name: column.copy() for name, column in record.columns.items()}
+    assert not before["preemptions"].any() and before["t_send"].all()
+    for block in (made.collector.submitter, made.collector.engine, made.collector.receiver):
+        block[:] = 7
+    assert all(np.array_equal(record.columns[name], column) for name, column in before.items())
+    assert not any(np.shares_memory(record.columns[name], made.collector.column(name)) for name in before)
 
 
 def test_every_completed_row_is_completed_without_error(made: MadeSession) -> None:
