@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from harness.contention import PROBES_FILE, RunProbes, SessionProbes
 from harness.report.steps_file import STEPS_FILE
 
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "preempted_ns")
-
+_CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class RequestTable:
@@ -70,7 +72,7 @@ def _read_requests(folder: Path, run: int) -> RequestTable:
         )
     except OSError as error:
         raise ConfigError(f"{error.filename or folder}: {error.strerror or error}") from None
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError, csv.Error) as error:
         raise ConfigError(f"explain {folder}: the requests cannot be read ({error})") from None
     if table.rows == 0:
         raise ConfigError(f"explain {folder}: run {run} has no requests")
@@ -78,29 +80,46 @@ def _read_requests(folder: Path, run: int) -> RequestTable:
 
 
 def _from_csv(path: Path, run: int, names: Mapping[str, str]) -> RequestTable:
+    """A chunk of rows is Python objects at a time: bounds memory."""
     with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        known = [name for name in names if name in (reader.fieldnames or ())]  # older files have fewer stamps
-        numbers: list[list[int]] = []
-        status, error = [], []
-        for row in reader:
-            if int(row["run"]) == run:
-                numbers.append([int(row[name]) for name in known])
-                status.append(row["status"])
-                error.append(row["error"])
-    array = np.array(numbers, dtype=np.int64).reshape(len(status), len(known))
-    return RequestTable(run, {names[name]: array[:, i] for i, name in enumerate(known)}, status, error)
+        reader = csv.reader(file)
+        place = {name: i for i, name in enumerate(next(reader, []))}
+        known = [name for name in names if name in place]  # older files have fewer stamps
+        parts: list[Int64Array] = []
+        status: list[str] = []
+        error: list[str] = []
+        while chunk := list(islice(reader, _CHUNK)):
+            cells = list(zip(*chunk, strict=True))
+            mine = _integers(cells[place["run"]]) == run
+            parts.append(np.array([_integers(cells[place[name]])[mine] for name in known]))
+            status += map(sys.intern, compress(cells[place["status"]], mine))
+            error += map(sys.intern, compress(cells[place["error"]], mine))
+    array = np.concatenate(parts, axis=1) if parts else np.zeros((len(known), 0), dtype=np.int64)
+    return RequestTable(run, {names[name]: array[i] for i, name in enumerate(known)}, status, error)
+
+
+def _integers(cells: Sequence[str]) -> Int64Array:
+    return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
 
 
 def _from_parquet(path: Path, run: int, names: Mapping[str, str]) -> RequestTable:
-    import pyarrow.compute
     import pyarrow.parquet
 
     there = set(pyarrow.parquet.read_schema(path).names)
     known = [name for name in names if name in there]
     table = pyarrow.parquet.read_table(path, columns=["run", "status", "error", *known], filters=[("run", "=", run)])
-    columns = {names[name]: table[name].to_numpy().astype(np.int64) for name in known}
-    return RequestTable(run, columns, table["status"].to_pylist(), table["error"].to_pylist())
+    columns = {names[name]: table[name].to_numpy().astype(np.int64, copy=False) for name in known}
+    return RequestTable(run, columns, _words(table["status"]), _words(table["error"]))
+
+
+def _words(column: Any) -> list[str]:
+    """The words of an arrow column; rows of the same word share one string. Raises ValueError for a row without one."""
+    if column.null_count:
+        raise ValueError("a request has no status or no error text")
+    words: list[str] = []
+    for chunk in column.dictionary_encode().chunks:
+        words += np.array(chunk.dictionary.to_pylist(), dtype=object)[chunk.indices.to_numpy()].tolist()
+    return words
 
 
 def _read_steps(folder: Path, run: int) -> dict[str, Int64Array] | None:
