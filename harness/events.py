@@ -40,6 +40,8 @@ class Events:
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             self.interrupted = True
+            if self._wake_write < 0:  # closed: the number may be one of the report's files by now
+                return
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_write, b"!")
 
@@ -110,9 +112,11 @@ class Events:
                     raise ProtocolError(f"expected {kind}, got {message.kind} of the {sender.name}")
 
     def close(self) -> None:
+        """Signals are still taken afterwards, and change nothing."""
+        wake_write, self._wake_write = self._wake_write, -1  # first: a signal may come in between
         self._selector.close()
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(wake_write)
 
     def _messages(self, child: Child) -> Iterator[ControlMessage]:
         try:

@@ -76,16 +76,22 @@ def _describe(plan: LoadPlan, lengths: npt.NDArray[np.int64], config: RunConfig)
         "largest_frame_bytes": plan.largest_payload_bytes() + overhead,
         "memory_bytes": {"plan": PLAN_COPIES * arrays, "frames": frames, "collector": collector,
                          "total": PLAN_COPIES * arrays + frames + collector},
-        "first_rows": [
-            {
-                "request": i,
-                "offset_ns": int(plan.offsets_ns[i]),
-                "prompt_tokens": int(lengths[i]),
-                "max_new_tokens": int(plan.max_new_tokens[i]),
-            }
-            for i in range(min(FIRST_ROWS, plan.num_requests))
-        ],
+        "first_rows": [_row(plan, lengths, i) for i in range(min(FIRST_ROWS, plan.num_requests))],
     }  # fmt: skip
+
+
+def _row(plan: LoadPlan, lengths: npt.NDArray[np.int64], i: int) -> dict[str, Any]:
+    """Request i; in a gated plan with the request whose end it waits for (None: none) and its think time."""
+    row: dict[str, Any] = {
+        "request": i,
+        "offset_ns": int(plan.offsets_ns[i]),
+        "prompt_tokens": int(lengths[i]),
+        "max_new_tokens": int(plan.max_new_tokens[i]),
+    }
+    if plan.gated and plan.after is not None and plan.think_ns is not None:
+        row["after"] = int(plan.after[i]) if plan.after[i] >= 0 else None
+        row["think_ns"] = int(plan.think_ns[i])
+    return row
 
 
 def _spread(values: npt.NDArray[np.int64]) -> dict[str, float | int]:

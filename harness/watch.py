@@ -66,6 +66,10 @@ class Watch:
             return EndReason.DRAIN_TIMEOUT
         if outstanding > 0 and now - self._engine_since >= self.stall_ns:
             return EndReason.STALLED
+        if self.reacts and not self.sent_at and outstanding > 0 and _settled(counters):
+            # Rows without a word, and nothing under way that could bring one: what waits for their ends waits for good.
+            waits_ns = SETTLE_NS + self.longest_gap_ns
+            return EndReason.STALLED if now - self._engine_since >= waits_ns else None
         if not self.sent_at and now - self._handled_since >= self.stall_ns + self.longest_gap_ns:
             return EndReason.STALLED
         return None

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.campaign.flags import CampaignWords, number, parse, whole
-from harness.campaign.folder import make_folder, write_result
+from harness.campaign.folder import make_folder, remove_empty, save_last, write_result
+from harness.campaign.interrupts import interrupted_once
 from harness.campaign.search import Limits
 from harness.campaign.stress import RateResult, StressSettings, so_far, stress, trial_words
 from harness.campaign.stress_report import live_line, render, stress_json
@@ -32,14 +33,25 @@ OPTIONS = (
     Option(("--out",), "out", "DIR", "folder of the search (default results/stress-TIME)"),
 )
 _BY_SEARCH = (
-    "rate", "submit_interval_ms", "num_requests", "duration", "repeat_runs", "drain_timeout_s", "allow_invalid",
+    "rate", "submit_interval_ms", "num_requests", "duration_s", "repeat_runs", "drain_timeout_s", "allow_invalid",
     "quiet", "plan", "trace", "think_time", "max_concurrency",
 )  # fmt: skip
-_DECIDED = dict.fromkeys(_BY_SEARCH, "the search decides it (see `stress --help`)")
+_DECIDED = {
+    **dict.fromkeys(_BY_SEARCH, "the search decides it (see `stress --help`)"),
+    "turns": "a session's later turns come when the engine ends earlier ones, so the search would not set the rate",
+}
+#: Processes that one rate does not describe.
+_NO_ONE_RATE = ("ramp", "steps", "burst")
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 
 
 def run_stress(program: str, argv: Sequence[str]) -> int:
+    """As `_run`, and an interruption ends it once."""
+    with interrupted_once():
+        return _run(program, argv)
+
+
+def _run(program: str, argv: Sequence[str]) -> int:
     """Search, print and save; returns the exit code. Raises ConfigError before anything was started."""
     words = parse(f"{program} stress", ABOUT, OPTIONS, argv, _DECIDED)
     settings = _settings(program, words)
@@ -52,28 +64,22 @@ def run_stress(program: str, argv: Sequence[str]) -> int:
         print(live_line(result), file=sys.stderr, flush=True)
         write_result(folder / "stress.json", stress_json(so_far(tried, "under way"), settings, command))
 
-    code, failure = EXIT_DONE, None
+    code, failures = EXIT_DONE, list[IsorateError]()
     try:
         result = stress(settings, tell, tried)
     except KeyboardInterrupt:
         result, code = so_far(tried, "interrupted"), EXIT_INTERRUPTED
     except IsorateError as error:
         if isinstance(error, ConfigError) and not tried:
-            _remove_empty(folder)
+            remove_empty(folder)
             raise
-        result, code, failure = so_far(tried, "a run failed"), EXIT_FAILED, error
-    write_result(folder / "stress.json", stress_json(result, settings, command))
+        result = so_far(tried, "a run failed")
+        failures.append(error)
+    save_last(folder / "stress.json", stress_json(result, settings, command), failures)
     render(result, settings, folder)
-    if failure is not None:
+    for failure in failures:
         print(f"isorate: {failure}", file=sys.stderr)
-    return code
-
-
-def _remove_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        pass
+    return code or (EXIT_FAILED if failures else EXIT_DONE)
 
 
 def _settings(program: str, words: CampaignWords) -> StressSettings:
@@ -90,6 +96,8 @@ def _settings(program: str, words: CampaignWords) -> StressSettings:
 
     if "slo" not in words.run:
         raise ConfigError("--slo is needed: what does it mean to hold a rate? (such as --slo ttft=500ms@p99)")
+    if words.run.get("arrival") in _NO_ONE_RATE:
+        raise ConfigError(f"--arrival {words.run['arrival']}: the search tries one rate after the other")
     settings = StressSettings(
         limits, number(own, "trial", 10.0, 0.1, 86_400), whole(own, "repeats", 3, 1, 99), 0.0, 0.0, words.words, Path()
     )

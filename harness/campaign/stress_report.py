@@ -35,6 +35,8 @@ def live_line(result: RateResult) -> str:
 def answer(result: StressResult) -> str:
     """The finding as one sentence."""
     found = result.found
+    if not result.tried:
+        return f"No rate was tried to its end: {found.stopped}."
     held = f"The engine holds {found.held:,.2f} requests/s" if found.held else "The engine held none of the rates tried"
     fails = "" if math.isinf(found.failed) else f", and not {found.failed:,.2f}"
     limit = result.limit()

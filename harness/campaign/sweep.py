@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.campaign.trial import RunFigures, Trial, run_trial
 from harness.common.errors import ConfigError
 from harness.options import GROUPS
 
 _REFUSED = ("out", "quiet", "allow_invalid")
+
+
+#: Sessions of one sweep at the most.
+MAX_TRIALS = 10_000
+#: Longest part of a folder's name that says the point.
+_MAX_NAME = 200
 
 
 class Axis(NamedTuple):
@@ -53,6 +60,24 @@ def parse_axis(text: str) -> Axis:
     return Axis(flag, values)
 
 
+def require_few(axes: Sequence[Axis], rounds: int) -> None:
+    """Raises ConfigError for more sessions than anybody waits for."""
+    count = rounds * math.prod(len(axis.values) for axis in axes)
+    if count > MAX_TRIALS:
+        raise ConfigError(f"--vary: {count} sessions are too many, at most {MAX_TRIALS} can be run")
+
+
+def require_free(axes: Sequence[Axis], given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a flag that is also given a fixed value. given: `RunConfig` fields of the command line."""
+    fields = {spelling: option.field for group in GROUPS.values() for option in group for spelling in option.flags}
+    for axis in axes:
+        if fields[axis.flag] in given:
+            raise ConfigError(f"{axis.flag} is given and varied: which of its values is meant?")
+    varied = [fields[axis.flag] for axis in axes]
+    if len(set(varied)) != len(varied):
+        raise ConfigError("--vary: a flag is named twice")
+
+
 def points(axes: Sequence[Axis]) -> list[Point]:
     """All combinations, the last axis moving fastest."""
     return list(itertools.product(*(axis.values for axis in axes)))
@@ -81,11 +106,14 @@ def sweep(
 ) -> None:
     """Run all points; every trial is told as soon as it is there. Raises what `run_trial` raises."""
     for number, (round_, point) in enumerate(in_order(points(axes), rounds)):
-        name = f"{number:03d}-" + "_".join(
-            "".join(c if c.isalnum() or c in ".-" else "-" for c in v)[:24] for v in point
-        )
-        trial = run_trial([*words, *words_of(axes, point)], folder / name)
+        trial = run_trial([*words, *words_of(axes, point)], folder / f"{number:03d}-{_name(point)}")
         tell(PointTrial(point, round_, trial))
+
+
+def _name(point: Point) -> str:
+    """The point as part of a folder's name."""
+    parts = ("".join(c if c.isascii() and (c.isalnum() or c in ".-") else "-" for c in value) for value in point)
+    return "_".join(part[:24] for part in parts)[:_MAX_NAME]
 
 
 def median(trials: Sequence[PointTrial], point: Point, name: str) -> float | None:

@@ -14,8 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign.flags import parse, whole
-from harness.campaign.folder import make_folder, write_result
-from harness.campaign.sweep import Axis, Point, PointTrial, median, parse_axis, points, sweep, words_of
+from harness.campaign.folder import make_folder, remove_empty, save_last, write_result
+from harness.campaign.interrupts import interrupted_once
+from harness.campaign.sweep import (
+    Axis,
+    Point,
+    PointTrial,
+    median,
+    parse_axis,
+    points,
+    require_few,
+    require_free,
+    sweep,
+    words_of,
+)
 from harness.common.errors import ConfigError, IsorateError
 from harness.options import Option, run_parser
 from harness.report.words import rate_words, safe, time_words
@@ -33,14 +45,20 @@ _GRADES = ("VALID", "SUSPECT", "INVALID")
 
 
 def run_sweep(program: str, argv: Sequence[str]) -> int:
+    """As `_run`, and an interruption ends it once."""
+    with interrupted_once():
+        return _run(program, argv)
+
+
+def _run(program: str, argv: Sequence[str]) -> int:
     """Run all points; returns the exit code. Raises ConfigError before anything was started."""
     words = parse(f"{program} sweep", ABOUT, OPTIONS, argv, _DECIDED)
     axes = [parse_axis(text) for text in words.own.get("vary", [])]
     if not axes:
         raise ConfigError("--vary is needed: which flag, and which values? (such as --vary rate=1,2,4)")
-    if len({axis.flag for axis in axes}) != len(axes):
-        raise ConfigError("--vary: a flag is named twice")
+    require_free(axes, words.run)
     rounds = whole(words.own, "rounds", 1, 1, 1000)
+    require_few(axes, rounds)
     _check_points(program, axes, words.words)
     folder = make_folder(Path(words.own["out"]) if "out" in words.own else None, "sweep")
     command = f"{program} sweep {shlex.join(argv)}"
@@ -51,17 +69,21 @@ def run_sweep(program: str, argv: Sequence[str]) -> int:
         print(_live(axes, trial), file=sys.stderr, flush=True)
         write_result(folder / "sweep.json", sweep_json(axes, trials, command))
 
-    code, failure = 0, None
+    code, failures = 0, list[IsorateError]()
     try:
         sweep(axes, words.words, rounds, folder, tell)
     except KeyboardInterrupt:
         code = 130
     except IsorateError as error:
-        code, failure = 1, error
+        if isinstance(error, ConfigError) and not trials:
+            remove_empty(folder)
+            raise
+        failures.append(error)
+    save_last(folder / "sweep.json", sweep_json(axes, trials, command), failures)
     render(axes, trials, folder)
-    if failure is not None:
+    for failure in failures:
         print(f"isorate: {failure}", file=sys.stderr)
-    return code
+    return code or (1 if failures else 0)
 
 
 def _check_points(program: str, axes: Sequence[Axis], words: Sequence[str]) -> None:

@@ -76,7 +76,8 @@ def _check(code: int, stderr: str, folder: Path) -> None:
     if code in _FINISHED:
         return
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    last = lines[-1].removeprefix("isorate: ") if lines else f"exit code {code}"
+    end = f"signal {signal.Signals(-code).name}; the next start saves what it measured" if code < 0 else f"code {code}"
+    last = lines[-1].removeprefix("isorate: ") if lines else f"it ended with {end}"
     if code == 2:
         raise ConfigError(last)
     if code == 130:

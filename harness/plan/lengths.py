@@ -15,6 +15,7 @@ import numpy.typing as npt
 from harness.common.errors import ConfigError
 from harness.length_text import INTEGER, MAX_LENGTH, LengthSpec
 from harness.plan.files import decode_lines, read_bytes
+from harness.plan.tables import once
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -79,6 +80,9 @@ def _csv_cells(lines: list[str], column: str, where: str) -> Iterator[tuple[int,
     rows = csv.reader(lines)
     header = next((row for row in rows if row), [])
     names = [name.strip() for name in header]
+    if not names:
+        return
+    once(names, where)
     if not column and len(names) == 1 and INTEGER.fullmatch(names[0]):  # one column without a header
         yield rows.line_num, "the line", names[0]
         place = 0

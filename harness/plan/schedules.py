@@ -180,7 +180,10 @@ class Varying:
 
 def _checked(count: int) -> int:
     if count > MAX_REQUESTS:
-        raise ConfigError(f"--duration: the plan would have more than {MAX_REQUESTS} requests")
+        raise ConfigError(
+            f"the plan would have more than {MAX_REQUESTS} requests: shorten it (--num-requests, --duration, or the "
+            "steps of --rate)"
+        )
     return count
 
 

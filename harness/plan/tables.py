@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,10 @@ from harness.plan.files import BOM, decode_lines, read_bytes
 
 #: The longest cell of a CSV.
 _MAX_CELL = 2**31 - 1
+#: Text packs 3 to 20 times. What unpacks to more than so many times its size, beyond the first bytes, is a bomb.
+_MAX_RATIO, _ROOMY_BYTES = 50, 256 * 1024**2
+#: Rows of a Parquet file that are unpacked at a time: a cell repeated by its dictionary takes its full size each time.
+_PARQUET_ROWS = 256
 
 
 class Record(NamedTuple):
@@ -47,15 +52,25 @@ def read_records(path: Path, flag: str) -> list[Record]:
 
 
 def _unpacked(data: bytes, where: str) -> bytes:
-    """The content of a gzip file, never more than MAX_TEXT_BYTES of it."""
+    """The content of a gzip file, never more than MAX_TEXT_BYTES of it, nor than text could be packed to its size."""
+    most = _most_unpacked(data)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            content = file.read(files.MAX_TEXT_BYTES + 1)
+            content = file.read(most + 1)
     except (OSError, EOFError, zlib.error):
         raise ConfigError(f"{where}: not a gzip file, or damaged") from None
-    if len(content) > files.MAX_TEXT_BYTES:
-        raise ConfigError(f"{where}: the unpacked file exceeds {files.MAX_TEXT_BYTES} bytes")
+    if len(content) > most:
+        raise _too_much(most, where)
     return content.removeprefix(BOM)
+
+
+def _most_unpacked(packed: bytes) -> int:
+    return min(files.MAX_TEXT_BYTES, max(_ROOMY_BYTES, _MAX_RATIO * len(packed)))
+
+
+def _too_much(most: int, where: str) -> ConfigError:
+    hint = "" if most == files.MAX_TEXT_BYTES else f", more than {_MAX_RATIO} times its size: unpack it yourself"
+    return ConfigError(f"{where}: the unpacked file exceeds {most} bytes{hint}")
 
 
 def _json_lines(data: bytes, where: str) -> Iterator[Record]:
@@ -92,6 +107,7 @@ def _csv(data: bytes, where: str) -> Iterator[Record]:
     rows = csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
     try:
         header = next((row for row in rows if row), [])
+        once(header, f"{where}, line {rows.line_num}")
         for row in rows:
             if not row:
                 continue
@@ -109,20 +125,35 @@ def _parquet(data: bytes, where: str) -> Iterator[Record]:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(f"{where}: Parquet needs the package pyarrow, which is not installed") from None
+    row, unpacked, most = 0, 0, _most_unpacked(data)
     try:
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
         about = file.metadata
         size = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
         if size > files.MAX_TEXT_BYTES or about.num_rows > MAX_REQUESTS:
             raise ConfigError(f"{where}: {about.num_rows} rows of {size} bytes are too many")
-        table = file.read()
-    except (pyarrow.ArrowException, OSError) as error:
+        once(file.schema_arrow.names, where)
+        for batch in file.iter_batches(_PARQUET_ROWS):
+            unpacked += sum(_decoded_bytes(column) for column in batch.columns)
+            if unpacked > most:
+                raise _too_much(most, where)
+            for fields in batch.to_pylist():
+                row += 1
+                yield Record(f"{where}, row {row}", fields)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # also dates that Python has none of
         raise ConfigError(f"{where}: cannot be read as Parquet ({' '.join(str(error).split())[:120]})") from None
-    row = 0
-    for batch in table.to_batches():
-        for fields in batch.to_pylist():
-            row += 1
-            yield Record(f"{where}, row {row}", fields)
+
+
+def _decoded_bytes(column: Any) -> int:
+    """What a pyarrow column takes once every cell has a copy of its value."""
+    return int((column.dictionary_decode() if hasattr(column, "dictionary_decode") else column).nbytes)
+
+
+def once(names: list[str], where: str) -> None:
+    """Raises ConfigError for a column that is there twice: which of them is meant?"""
+    if len(set(names)) != len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise ConfigError(f"{where}: the column {twice[:40]!r} is there twice")
 
 
 def type_word(value: object) -> str:

@@ -125,16 +125,22 @@ def _prefix_cache(summary: Mapping[str, Any], run: Mapping[str, Any]) -> str | N
     return f"{rate}{number(cached)} of {number(prompt)} prompt tokens"
 
 
+def gate_words(plan: Mapping[str, Any]) -> str:
+    """What decides when the requests of a gated plan leave."""
+    think = f"think time {time_words(plan['mean_think_ms'])}"
+    if plan.get("closed_loop"):
+        users = f"{number(plan['users'])} user{'' if plan['users'] == 1 else 's'}"
+        return f"closed loop, {users}, {think}"
+    waits = number(plan["gated_requests"])
+    return f"{number(plan['users'])} at their own times, {waits} after an earlier one's end, {think}"
+
+
 def _interval(plan: Mapping[str, Any]) -> str:
     cap, waits = plan.get("max_concurrency"), plan.get("gated_requests")
     at_most = f", at most {number(cap)} in flight" if cap else ""
     if not waits:
         return _open_interval(plan) + at_most
-    think = f"think time {time_words(plan['mean_think_ms'])}"
-    if plan.get("closed_loop"):
-        users = f"{number(plan['users'])} user{'' if plan['users'] == 1 else 's'}"
-        return f"closed loop, {users}, {think}{at_most}"
-    return f"{number(plan['users'])} at their own times, {number(waits)} after an earlier one's end, {think}{at_most}"
+    return gate_words(plan) + at_most
 
 
 def _open_interval(plan: Mapping[str, Any]) -> str:

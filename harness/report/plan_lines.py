@@ -6,9 +6,11 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.report.header_lines import gate_words
 from harness.report.words import number, rate_words, safe, time_words
 
 _LABEL = 18
+_DUE = 40
 _WIDTH = 80
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -29,23 +31,28 @@ def plan_lines(described: Mapping[str, Any], remarks: Sequence[str]) -> Iterator
     for remark in remarks:
         yield from textwrap.wrap(safe(remark), _WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
     yield "First rows"
-    yield f"  {'request':>8}{'offset (ms)':>18}{'prompt tokens':>15}{'new tokens':>12}"
+    gated = bool(described.get("gated_requests"))
+    due = "due" if gated else "offset (ms)"
+    yield f"  {'request':>8}{due:>{_DUE if gated else 18}}{'prompt tokens':>15}{'new tokens':>12}"
     for row in described["first_rows"]:
-        yield (f"  {row['request']:>8}{row['offset_ns'] / 1e6:>18,.6f}{row['prompt_tokens']:>15,}"
-               f"{row['max_new_tokens']:>12,}")  # fmt: skip
+        yield (f"  {row['request']:>8}{_due(row) if gated else format(row['offset_ns'] / 1e6, '>18,.6f')}"
+               f"{row['prompt_tokens']:>15,}{row['max_new_tokens']:>12,}")  # fmt: skip
+
+
+def _due(row: Mapping[str, Any]) -> str:
+    """When a row of a gated plan is due: at a time of its own, or after an earlier one's end."""
+    when = f"{row['offset_ns'] / 1e6:,.6f} ms"
+    if row["after"] is not None:
+        when = f"{row['think_ns'] / 1e6:,.6f} ms after {row['after']}'s end"
+    return f"{when:>{_DUE}}"
 
 
 def _facts(described: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     arrivals = described["arrivals"]
     yield "Requests", f"{number(described['num_requests'])}, {described['schedule']}, as {described['payload']}"
-    yield "Span", f"{arrivals['span_s']:,.9g} s"
-    yield "Rate", _rate(described["nominal_rate"], arrivals)
-    if arrivals["smallest_gap_ns"] is not None:
-        cv = "" if arrivals["gap_cv"] is None else f", coefficient of variation {arrivals['gap_cv']:.4g}"
-        yield "Gaps", f"smallest {time_words(arrivals['smallest_gap_ns'] / 1e6)}{cv}"
-    known = [f"{value:.4g} in {name} windows" for name, value in arrivals["dispersion"].items() if value is not None]
-    if known:
-        yield "Dispersion", ", ".join(known)
+    yield from _gated_timing(described) if described.get("gated_requests") else _timing(described, arrivals)
+    if "max_concurrency" in described:
+        yield "Cap", f"at most {number(described['max_concurrency'])} in flight"
     yield "Prompt tokens", _spread(described["prompt_lengths"])
     yield "New tokens", f"at most {_spread(described['output_lengths'])}"
     yield "Largest frame", size_words(described["largest_frame_bytes"])
@@ -55,6 +62,24 @@ def _facts(described: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "SHA-256", described["sha256"]
     if "out" in described:
         yield "Written to", safe(described["out"])
+
+
+def _timing(described: Mapping[str, Any], arrivals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Span", f"{arrivals['span_s']:,.9g} s"
+    yield "Rate", _rate(described["nominal_rate"], arrivals)
+    if arrivals["smallest_gap_ns"] is not None:
+        cv = "" if arrivals["gap_cv"] is None else f", coefficient of variation {arrivals['gap_cv']:.4g}"
+        yield "Gaps", f"smallest {time_words(arrivals['smallest_gap_ns'] / 1e6)}{cv}"
+    known = [f"{value:.4g} in {name} windows" for name, value in arrivals["dispersion"].items() if value is not None]
+    if known:
+        yield "Dispersion", ", ".join(known)
+
+
+def _gated_timing(described: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of requests that wait for the ends of others no span, gaps or dispersion are planned."""
+    yield "Timing", gate_words(described)
+    if described["nominal_rate"] is not None:
+        yield "Rate", f"{rate_words(described['nominal_rate'], '/s')} nominal, of first turns"
 
 
 def _rate(nominal: float | None, arrivals: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.common.errors import ConfigError
-from harness.plan import files
+from harness.plan import files, tables
 from harness.plan.datasets import Conversation, Turn, read_dataset
 from helpers import ROOT
 
@@ -149,6 +149,7 @@ def test_messages_of_a_parquet_file_are_read(tmp_path: Path) -> None:
         ("d.csv", "prompt,n\na\n", {}, ("line 2", "1 cells")),
         ("d.csv", 'prompt\n"a', {}, ("not valid CSV",)),
         ("d.csv", "prompt\n", {}, ("no record",)),
+        ("d.csv", "prompt,prompt\na,b\n", {}, ("line 1", "'prompt'", "twice")),
         ("d.csv", "x\na\n", {"prompt": "q"}, ("line 2", "'q'", "'x'")),
         ("d.csv", "prompt,n\na,0\n", {"output": "n"}, ("line 2", "'n'")),
         ("d.jsonl.gz", b"not gzip", {}, ("gzip",)),
@@ -179,3 +180,46 @@ def test_a_conversation_says_where_it_was_read(tmp_path: Path) -> None:
     assert read_dataset(path, "auto", None, None).conversations == [
         Conversation(f"--dataset {path}, line 2", (Turn("a"),))
     ]
+
+
+def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file_of(tmp_path, gzip.compress(bytes(1_000_000)), "d.jsonl.gz")
+    monkeypatch.setattr(tables, "_ROOMY_BYTES", 1000)
+    with pytest.raises(ConfigError, match="more than 50 times its size"):
+        turns_of(path)
+
+
+def test_a_parquet_dictionary_is_counted_as_what_its_cells_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa, path = pytest.importorskip("pyarrow"), tmp_path / "d.parquet"
+    cells = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * 10_000]))
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"prompt": cells}), path)
+    assert len(turns_of(path)) == 1000  # 10 MB
+    monkeypatch.setattr(tables, "_ROOMY_BYTES", 1_000_000)
+    with pytest.raises(ConfigError, match="more than 50 times its size"):
+        turns_of(path)
+
+
+@pytest.mark.parametrize("kind", ["no such date", "no such span", "no such text", "ns", "no such zone"])
+def test_parquet_cells_that_python_cannot_hold_are_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    pa, path = pytest.importorskip("pyarrow"), tmp_path / "d.parquet"
+    raw = pa.array([b"\xff"], pa.binary())
+    column = {
+        "no such date": pa.array([2**30], pa.date32()),
+        "no such span": pa.array([2**62], pa.duration("s")),
+        "no such text": pa.StringArray.from_buffers(1, raw.buffers()[1], raw.buffers()[2]),
+        "ns": pa.array([1], pa.timestamp("ns")),
+        "no such zone": pa.array([1], pa.timestamp("us", tz="No/Where")),
+    }[kind]
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"prompt": ["a"], "other": column}), path)
+    with pytest.raises(ConfigError, match=r"d\.parquet: cannot be read as Parquet"):
+        turns_of(path)
+
+
+def test_a_parquet_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    pa, path = pytest.importorskip("pyarrow"), tmp_path / "d.parquet"
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["prompt", "prompt"])
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    with pytest.raises(ConfigError, match="'prompt' is there twice"):
+        turns_of(path)

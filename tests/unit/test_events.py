@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -135,3 +136,15 @@ def test_a_signal_ends_the_wait_as_an_interruption(events: Events, number: signa
         with pytest.raises(InterruptedRunError):
             events.wait(5)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_while_the_report_is_written_writes_into_none_of_its_files(tmp_path: Path) -> None:
+    """The pipe is closed by then, and the next files that are opened get its numbers."""
+    made = Events()
+    with made.signals():
+        made.close()
+        with contextlib.ExitStack() as files:
+            opened = [files.enter_context(open(tmp_path / f"{i}", "wb", buffering=0)) for i in range(8)]
+            os.kill(os.getpid(), signal.SIGINT)
+            assert made.interrupted and len(opened) == 8
+    assert all((tmp_path / f"{i}").stat().st_size == 0 for i in range(8))

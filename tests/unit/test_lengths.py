@@ -118,7 +118,8 @@ def test_a_column_of_integers_is_read(tmp_path: Path, name: str, content: str, c
     ("name", "content", "column", "word"),
     [("l.txt", "3\nx\n", "", "line 2"), ("l.txt", "0\n", "", "from 1 to"), ("l.txt", "3.0\n", "", "line 1"),
      ("l.txt", "", "", "no length"), ("l.txt", "3\n", "n", "columns"), ("l.csv", "a,b\n1,2\n", "", "'a', 'b'"),
-     ("l.csv", "a,b\n1\n", "b", "line 2"), ("l.csv", "a,b\n1,2\n", "c", "'c'"), ("l.csv", "", "", "none"),
+     ("l.csv", "a,b\n1\n", "b", "line 2"), ("l.csv", "a,b\n1,2\n", "c", "'c'"), ("l.csv", "", "", "no length"),
+     ("l.csv", "n,n\n1,2\n", "n", "twice"),
      ("l.jsonl", "{\n", "", "not valid JSON"), ("l.jsonl", "true\n", "", "line 1"), ("l.jsonl", '{"n":1.5}', "", "'n'"),
      ("l.jsonl", '{"n":1}\n{"m":1}', "n", "line 2"), ("l.txt", "1000001\n", "", "from 1 to")],
 )  # fmt: skip

@@ -53,6 +53,14 @@ def test_the_text_fits_80_columns_and_has_the_first_rows(tmp_path: Path) -> None
     assert load_plan(tmp_path / "kept.npz").num_requests == 9
 
 
+def test_a_closed_loop_is_described_by_its_gates_and_not_as_a_burst(capsys: pytest.CaptureFixture[str]) -> None:
+    loop = {"think_time": "5", "max_concurrency": 2, "num_requests": 3, "prompt_kind": "random", "input_len": "3"}
+    assert plan_load(RunConfig(engine="null", **loop), as_json=False) == 0
+    text = capsys.readouterr().out
+    assert "closed loop, 2 users, think time 5.00 ms" in text and "5.000000 ms after 0's end" in text
+    assert not any(word in text for word in ("burst", "Span", "Gaps", "Dispersion"))
+
+
 def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("precious")
     with pytest.raises(ConfigError, match="already"):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from harness.campaign import stress_command, sweep_command
+from harness.campaign.folder import save_last
+from harness.campaign.interrupts import interrupted_once
 from harness.campaign.search import Limits, Outcome, Tried, search
 from harness.campaign.stress import LOAD_ATTEMPTS, RateResult, StressSettings, judge, so_far, stress, trial_words
 from harness.campaign.stress_command import run_stress
 from harness.campaign.stress_report import answer, knee_bar, stress_json
 from harness.campaign.trial import RunFigures, Trial
-from harness.common.errors import ConfigError
+from harness.common.errors import ConfigError, IsorateError
+from harness.config import RunConfig
 
 LIMITS = Limits(start=1.0, low=0.01, high=1e6, tolerance=0.01, most=60)
 GOOD = RunFigures(True, 0.0, 10.0, 10.0, 10.0, 0.01, 1.0, 2.0, None, 0.5)
@@ -162,6 +168,9 @@ def test_the_knee_is_drawn_to_scale() -> None:
         (["--slo", "ttft"], "--slo"),
         (["--slo", "ttft=1s", "--rate", "5"], "--rate: the search decides"),
         (["--slo", "ttft=1s", "--drain-timeout", "5"], "--drain-timeout: the search decides"),
+        (["--slo", "ttft=1s", "--duration", "5"], "--duration: the search decides"),
+        (["--slo", "ttft=1s", "--turns", "all"], "--turns: a session's later turns"),
+        (["--slo", "ttft=1s", "--arrival", "steps"], "--arrival steps: the search tries one rate"),
         (["--slo", "ttft=1s", "--start-rate", "0"], "--start-rate must be"),
         (["--slo", "ttft=1s", "--start-rate", "5", "--max-rate", "4"], "must lie between"),
         (["--slo", "ttft=1s", "--tolerance", "nan"], "--tolerance"),
@@ -177,3 +186,29 @@ def test_a_bad_search_starts_nothing(
     with pytest.raises(ConfigError, match=says):
         run_stress("isorate", words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_setting_that_a_campaign_decides_is_one_of_run() -> None:
+    """A name that is none would let the flag through, and the search would overrule it silently."""
+    assert {*stress_command._DECIDED, *sweep_command._DECIDED} <= set(RunConfig.model_fields)
+
+
+def test_a_search_without_a_rate_blames_no_engine() -> None:
+    assert answer(so_far([], "interrupted")) == "No rate was tried to its end: interrupted."
+
+
+def test_a_result_that_cannot_be_saved_is_a_fault_and_no_end(tmp_path: Path) -> None:
+    failures: list[IsorateError] = []
+    for _ in range(2):
+        save_last(tmp_path / "none" / "stress.json", {}, failures)
+    assert [str(failure).startswith(f"cannot write {tmp_path}") for failure in failures] == [True]
+
+
+def test_the_first_interruption_ends_a_campaign_and_no_other_keeps_it_from_saving() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with interrupted_once():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(signal.SIGTERM) is before

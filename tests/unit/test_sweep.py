@@ -60,6 +60,8 @@ def test_a_point_shows_medians_and_its_worst_verdict() -> None:
         (["--vary", "rate=1", "--vary", "rate=2"], "named twice"),
         (["--vary", "rate=1", "--quiet"], "--quiet"),
         (["--vary", "rate=1", "--rounds", "0"], "--rounds"),
+        (["--vary", "rate=1,2", "--rate", "3"], "--rate is given and varied"),
+        (["--vary", "seed=1,2,3", "--rounds", "1000", "--vary", "rate=1,2,3,4"], "12000 sessions are too many"),
         (["--vary", "rate=1", "--no-such"], "--no-such"),
     ],
 )
@@ -69,4 +71,17 @@ def test_a_bad_sweep_starts_nothing(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
         run_sweep("isorate", words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_point_that_a_run_refuses_ends_the_sweep_as_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the run can see, such as a file that is not there: exit code 2, and no empty folder stays."""
+
+    def refuse(*_: object) -> Trial:
+        raise ConfigError("--prompts x: No such file or directory")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.campaign.sweep.run_trial", refuse)
+    with pytest.raises(ConfigError, match="No such file"):
+        run_sweep("isorate", ["--vary", "rate=1", "--engine", "null", "--out", "made"])
     assert list(tmp_path.iterdir()) == []

@@ -275,6 +275,8 @@ def test_times_that_go_back_are_refused_unless_sorted(tmp_path: Path) -> None:
     ('{"requests": [{"t": 1, "in": 1}]}', "requests[0] field 'out' is missing"),
     ('{"offset_ns": 1, "prompt": 5, "output_length": 1}', "field 'prompt' must be a string"),
     ('{"offset_ns": 1, "output_length": 1}', "field 'input_length' is missing"),
+    ('{"offset_ns": 1, "prompt": "\\ud800", "output_length": 1}', "field 'prompt' holds half of a surrogate pair"),
+    ('{"data": [{"payload": [{"prompt": "\\ud800", "max_tokens": 1}], "timestamp": [1]}]}', "'payload.prompt' holds"),
     ("[" * 100_000, "JSON"),
 ])  # fmt: skip
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -288,6 +290,12 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, text: str, said: 
 ])  # fmt: skip
 def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, rows: str, said: str) -> None:
     assert said in refused(write(tmp_path, f"TIMESTAMP,ContextTokens,GeneratedTokens\r\n{rows}\r\n", "t.csv"))
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Whatever its case: a dictionary would keep the last one."""
+    text = "TIMESTAMP,ContextTokens,contexttokens,GeneratedTokens\n2024-01-01 00:00:00,1,2,3\n"
+    assert "line 1: the column 'contexttokens' is there twice" in refused(write(tmp_path, text, "t.csv"))
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

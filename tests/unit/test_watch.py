@@ -195,9 +195,9 @@ def test_the_stall_timeout_is_what_was_asked_or_follows_the_warm_up(
     assert stall_timeout_ns(asked_s, longest_step_ns) == timeout_ns
 
 
-def reacting() -> Watch:
+def reacting(longest_gap_s: float = 0) -> Watch:
     """The watch of a load whose requests wait for the ends of others."""
-    run = watch()
+    run = watch(longest_gap_s=longest_gap_s)
     run.reacts = True
     return run
 
@@ -234,3 +234,15 @@ def test_the_drain_of_a_capped_plan_begins_when_its_last_request_is_due() -> Non
     run.reacts, run.all_due_at = True, START + 10 * S
     assert run.decide(counters(sent=3, handled=3, steps=1), START + 15 * S - 1) is None
     assert run.decide(counters(sent=4, handled=4, steps=2), START + 15 * S) is EndReason.DRAIN_TIMEOUT
+
+
+def test_what_waits_for_a_lost_row_does_not_wait_for_the_stall_timeout() -> None:
+    """Two sent, one of them turned away: all is settled, nothing can bring its end, and the submitter waits for it."""
+    lost = settled(2, terminal=1, ingress=1, turned_away=1, egress_messages=1, receiver_messages=1, received_terminal=1)
+    run = reacting(longest_gap_s=3)  # another user may think so long
+    assert run.decide(lost, START) is None
+    assert run.decide(lost, START + SETTLE_NS + 3 * S - 1) is None
+    assert run.decide(lost, START + SETTLE_NS + 3 * S) is EndReason.STALLED
+    busy = reacting()
+    waiting = settled(2, terminal=1, egress_messages=1, receiver_messages=1, received_terminal=1)
+    assert [busy.decide(waiting, START + k * SETTLE_NS) for k in range(3)] == [None, None, None]  # the engine has it

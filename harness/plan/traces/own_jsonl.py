@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.plan.traces.rows import Format, Reading, RowError, TraceRow, hash_ids, stamp, tokens, unit_scale
+from harness.plan.traces.rows import Format, Reading, TraceRow, hash_ids, stamp, text, tokens, unit_scale
 from harness.plan.traces.times import UNITS
 
 OFFSET = "offset_ns"
@@ -26,10 +26,8 @@ def _read(record: Mapping[str, Any], reading: Reading) -> Iterator[TraceRow]:
         length = tokens(record, "input_length")
         yield TraceRow(when, length, output, hash_ids(record, "hash_ids", length, reading.block_tokens))
         return
-    if not isinstance(prompt, str):
-        raise RowError("field 'prompt' must be a string")
     said = tokens(record, "input_length") if "input_length" in record else None
-    yield TraceRow(when, said, output, prompt=prompt)
+    yield TraceRow(when, said, output, prompt=text(prompt, "prompt"))
 
 
 def _recognise(head: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.plan.traces.rows import Format, Reading, RowError, TraceRow, need, stamp, tokens
+from harness.plan.traces.rows import Format, Reading, RowError, TraceRow, need, stamp, text, tokens
 
 _OUTPUT_FIELDS = ("max_completion_tokens", "max_tokens")
 
@@ -46,16 +46,14 @@ def _prompt(payload: Mapping[str, Any]) -> str:
     """The text of a payload: its prompt, or the contents of its messages, a line each."""
     for name in ("prompt", "text_input"):
         if name in payload:
-            if not isinstance(payload[name], str):
-                raise RowError(f"field 'payload.{name}' must be a string")
-            return str(payload[name])
+            return text(payload[name], f"payload.{name}")
     messages = payload.get("messages")
     if not isinstance(messages, list):
         raise RowError("field 'payload' has neither 'prompt', 'text_input' nor 'messages'")
     contents = [message.get("content") if isinstance(message, dict) else None for message in messages]
     if not all(isinstance(content, str) for content in contents):
         raise RowError("field 'payload.messages' must hold objects with a string 'content'")
-    return "\n".join(str(content) for content in contents)
+    return text("\n".join(str(content) for content in contents), "payload.messages")
 
 
 def _recognise(head: Mapping[str, Any]) -> bool:

@@ -133,6 +133,17 @@ def hash_ids(record: Mapping[str, Any], name: str, input_tokens: int, block_toke
     return tuple(value)
 
 
+def text(value: object, name: str) -> str:
+    """A string that messages can carry. Raises RowError."""
+    if not isinstance(value, str):
+        raise RowError(f"field '{name}' must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RowError(f"field '{name}' holds half of a surrogate pair, which UTF-8 cannot carry") from None
+    return value
+
+
 def shown(value: object) -> str:
     """A value as a complaint shows it: short."""
     text = repr(value) if isinstance(value, str) else "null" if value is None else str(value)

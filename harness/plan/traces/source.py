@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.common.errors import ConfigError
+from harness.plan.tables import once
 from harness.plan.traces.rows import Complaints, Kind, RowError
 from harness.plan.traces.times import NotFinite
 
@@ -58,7 +59,9 @@ def open_source(path: Path) -> Source:
         raise ConfigError(f"--trace {path}: the file is empty")
     kind: Kind = "json" if start in "{[" else "csv"
     if kind == "csv":
-        head: Mapping[str, Any] = dict.fromkeys(_header(next(_csv_rows(text))[1]))
+        line, fields = next(_csv_rows(text))
+        once(_header(fields), f"--trace {path}, line {line}")
+        head: Mapping[str, Any] = dict.fromkeys(_header(fields))
     else:
         complaints = Complaints(str(path))
         head = next((record for _, record in _json_records(text, complaints)), {})
