@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -40,6 +41,8 @@ from harness.session import Session, open_collector, open_session, start_childre
 from harness.watch import stall_timeout_ns
 from harness.workspace import Workspace, absolute, drop_owner, open_workspace, sweep_dead
 
+#: A folder that takes no more, which no fault of ours is.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 CHILD_END_S = 5.0
 START_END_S = 0.5  # a child that still loads or compiles hears no STOP, and has nothing to keep
 STACKS_WAIT_S = 0.5
@@ -126,6 +129,11 @@ class Supervisor:
             except IsorateError as error:
                 self.end = EndReason.FAILED
                 self.detail = str(error)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.end = EndReason.FAILED
+                self.detail = f"cannot write to {self.workspace.final.parent}: {error.strerror}"
             finally:
                 progress.clear()
                 self._stop()

@@ -127,8 +127,8 @@ def _save_collector(path: Path) -> str:
         return ""
     try:
         header = read_header(path)
-    except CollectorError:
-        return "" if _is_young(path) else f"left {path} alone: it is not a whole collector"
+    except CollectorError as error:
+        return "" if _is_young(path) else f"left it alone: {error} (remove it if no other isorate wants it)"
     if header.uid != os.getuid() or is_alive(header.owner_pid, header.owner_start):
         return ""
     staging = Path(header.meta["staging"])

@@ -157,7 +157,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _kept(collector: Collector) -> str:
-    return f"what was measured is kept in {collector.path}"
+    return f"what was measured is kept in {collector.path}, and the next start saves it if it can"
 
 
 def _merge(audits: list[Audit]) -> Audit:
