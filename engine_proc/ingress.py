@@ -1,51 +1,26 @@
-"""The ingress thread: takes messages from the wire, stamps them, decodes, tokenizes, validates, hands them on."""
+"""The ingress thread: takes messages from the wire, stamps them, decodes them and hands them to admission."""
 
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import NamedTuple, Protocol
 
-from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Abort, Duplicate, Inbox, Turned
+from engine_proc.admission import Admission, TextEncoder
+from engine_proc.backends.base import Capacity
+from engine_proc.inbox import Inbox
 from engine_proc.plan_source import PlanSource
-from engine_proc.validate import Rejection, check_request
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.errors import FrameError, RunError
 from harness.common.processes import name_thread
-from harness.common.protocol import TEXT, TOKEN_ID_BYTES, AbortFrame, IndexFrame, RequestFrame, unpack_request
-from harness.common.stamps import ENGINE_COLUMNS, FinishReason, Reason, Status
+from harness.common.protocol import AbortFrame, IndexFrame, RequestFrame, unpack_request
 from harness.common.wire import Arrival, Wire
 
-_CELL = {name: i for i, name in enumerate(ENGINE_COLUMNS)}
-WIRE, INGRESS, TOKENIZE_START, TOKENIZED = (
-    _CELL[name] for name in ("t_wire", "t_ingress", "t_tokenize_start", "t_tokenized")
-)
-PARKED, PROMPT_TOKENS, STATUS, FINISH = (
-    _CELL[name] for name in ("ingress_parked", "prompt_tokens", "engine_status", "finish_reason")
-)
-ERROR_CODE, ERROR_A, ERROR_B = (_CELL[name] for name in ("error_code", "error_a", "error_b"))
-TAKEN, BEAT = CONTROL_WORDS["ingress"], CONTROL_WORDS["ingress_beat_ns"]
-
-
-class TextEncoder(Protocol):
-    """The part of a tokenizer that ingress needs."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-
-class _Raw(NamedTuple):
-    """A raw request on its way to a tokenizer worker."""
-
-    frame: RequestFrame
-    text: str
+__all__ = ["Ingress", "TextEncoder"]
 
 
 class Ingress:
-    """Owns the ingress thread and the tokenizer workers; the only writer of a row until it is in the inbox."""
+    """Owns the ingress thread, and admission with its tokenizer workers."""
 
     def __init__(
         self,
@@ -62,52 +37,32 @@ class Ingress:
         self._wire = wire
         self._stamped = wire.compiled  # without the GIL; else the message's own stamp tells nothing
         self._control = memoryview(collector.control).cast("B").cast("q")
-        self._cells = memoryview(collector.engine).cast("B").cast("q")
-        self._width = collector.engine.shape[1]
         self._num_rows = collector.shape.rows
-        self._seen = bytearray(self._num_rows)  # owned by: ingress thread
-        self._given_up: set[int] = set()  # rows whose abort overtook their request; owned by: ingress thread
-        self._inbox = inbox
-        self._tokenizer = tokenizer
-        self._capacity = capacity
         self._clock = clock
         self._on_crash = on_crash
         self._source = source
-        self._raw: SimpleQueue[_Raw | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._guard, args=(self._run,), name="ingress", daemon=True)]
-        self._threads += [
-            threading.Thread(target=self._guard, args=(self._work,), name=f"tokenizer-{i}", daemon=True)
-            for i in range(workers)
-        ]
-        self._workers = workers
+        self._admission = Admission(collector, inbox, tokenizer, capacity, workers, clock, on_crash)
+        self._thread = threading.Thread(target=self._run, name="ingress", daemon=True)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
+        self._admission.start()
 
     def join(self) -> None:
         """Wait for the threads; the ingress thread ends when the wire has ended, the workers after it."""
-        for thread in self._threads:
-            thread.join()
-
-    def _guard(self, body: Callable[[], None]) -> None:
-        name_thread(threading.current_thread().name)
-        try:
-            body()
-        except BaseException as error:  # never a silent exit: everything later would hang
-            self._on_crash(error)
+        self._thread.join()
+        self._admission.join()
 
     def _run(self) -> None:
+        name_thread(self._thread.name)
         try:
-            self._take_all()
+            while not self.drain():
+                self._wire.arm()
+                self._wire.park()
+        except BaseException as error:  # never a silent exit: everything later would hang
+            self._on_crash(error)
         finally:  # also after a crash: a worker without work would wait for ever
-            for _ in range(self._workers):
-                self._raw.put(None)
-
-    def _take_all(self) -> None:
-        while not self.drain():
-            self._wire.arm()
-            self._wire.park()
+            self._admission.end()
 
     def drain(self) -> bool:
         """Take the messages that are there, on the calling thread; whether the wire has ended.
@@ -128,105 +83,22 @@ class Ingress:
                 return True
 
     def _take(self, arrival: Arrival, t_ingress: int) -> None:
-        control = self._control
+        stamped = self._stamped
         try:
             frame = unpack_request(arrival.frame, self._num_rows)
             if isinstance(frame, AbortFrame):
-                self._take_abort(frame.row)
+                self._admission.abort(frame.row)
                 return
             if isinstance(frame, IndexFrame):
                 frame = self._look_up(frame.row)
-            text, ids = _payload(frame)
+            self._admission.take(
+                frame, arrival.t_wire if stamped else t_ingress, t_ingress, parked=stamped and arrival.parked
+            )
         except FrameError:
-            control[CONTROL_WORDS["bad_frames"]] += 1
-            return
-        row = frame.row
-        if self._seen[row]:
-            control[CONTROL_WORDS["duplicates"]] += 1
-            self._inbox.put(Duplicate(row))
-            return
-        self._seen[row] = 1
-        base = row * self._width
-        cells = self._cells
-        if self._stamped:
-            cells[base + WIRE] = arrival.t_wire
-            if arrival.parked:
-                cells[base + PARKED] = 1
-        else:
-            cells[base + WIRE] = t_ingress
-        cells[base + INGRESS] = t_ingress
-        control[TAKEN] += 1
-        control[BEAT] = t_ingress
-        if row in self._given_up:
-            self._turn_away(row, Status.ABORTED, Rejection(Reason.CLIENT_GAVE_UP))
-        elif ids is not None:
-            cells[base + TOKENIZE_START] = t_ingress
-            cells[base + TOKENIZED] = t_ingress
-            self._admit(frame, ids)
-        elif self._workers:
-            self._raw.put(_Raw(frame, text))
-        else:
-            self._tokenize(_Raw(frame, text))
+            self._control[CONTROL_WORDS["bad_frames"]] += 1
 
     def _look_up(self, row: int) -> RequestFrame:
         """The planned request of a row. Raises FrameError in a session whose messages hold their requests."""
         if self._source is None:
             raise FrameError("index frame in a session without an indexed plan")
         return self._source.request(row)
-
-    def _take_abort(self, row: int) -> None:
-        """Hand an abort on behind its request. Messages keep their order only within one client's connection."""
-        self._control[CONTROL_WORDS["aborts"]] += 1
-        if self._seen[row]:
-            self._inbox.put(Abort(row))
-        else:
-            self._given_up.add(row)
-
-    def _work(self) -> None:
-        while (raw := self._raw.get()) is not None:
-            self._tokenize(raw)
-
-    def _tokenize(self, raw: _Raw) -> None:
-        base = raw.frame.row * self._width
-        self._cells[base + TOKENIZE_START] = self._clock()
-        try:
-            ids = self._tokenizer.encode(raw.text)
-        except Exception:  # the tokenizer is foreign code: its error is this request's, not the engine's
-            self._turn_away(raw.frame.row, Status.REJECTED, Rejection(Reason.TOKENIZER_ERROR))
-            return
-        self._cells[base + TOKENIZED] = self._clock()
-        self._admit(raw.frame, ids)
-
-    def _admit(self, frame: RequestFrame, ids: list[int]) -> None:
-        row = frame.row
-        base = row * self._width
-        self._cells[base + PROMPT_TOKENS] = len(ids)
-        rejection = check_request(ids, frame.max_new_tokens, self._capacity)
-        if rejection is not None:
-            self._turn_away(row, Status.REJECTED, rejection)
-        elif frame.max_new_tokens == 0:
-            self._cells[base + STATUS] = Status.COMPLETED
-            self._cells[base + FINISH] = FinishReason.EMPTY
-            self._inbox.put(Turned(row, Status.COMPLETED, FinishReason.EMPTY))
-        else:
-            arrived = self._cells[base + TOKENIZED]
-            self._inbox.put(EngineRequest(row, ids, frame.max_new_tokens, frame.sampling, arrived))
-
-    def _turn_away(self, row: int, status: Status, why: Rejection) -> None:
-        base = row * self._width
-        cells = self._cells
-        cells[base + ERROR_CODE], cells[base + ERROR_A], cells[base + ERROR_B] = why
-        cells[base + STATUS] = status
-        self._inbox.put(Turned(row, status, FinishReason.NONE))
-
-
-def _payload(frame: RequestFrame) -> tuple[str, list[int] | None]:
-    """Text or token ids of a frame. Raises FrameError where the payload is not what its kind says."""
-    if frame.kind == TEXT:
-        try:
-            return frame.payload.decode("utf-8"), None
-        except UnicodeDecodeError as error:
-            raise FrameError("text payload that is not UTF-8") from error
-    if len(frame.payload) % TOKEN_ID_BYTES:
-        raise FrameError("token payload that is not whole int32 ids")
-    return "", array("i", frame.payload).tolist()
