@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine_proc.admission import Admission
 from harness.common import control as words
@@ -105,9 +105,16 @@ class InprocSubmitter:
         self._left_over: ControlMessage | None = None
         self._thread = threading.Thread(target=self._run, name="submitter", daemon=True)
 
+    def open(self) -> None:
+        """Start the tokenizer workers, if there are any."""
+        self._admission.start()
+
+    def ready(self) -> dict[str, Any]:
+        """wire: there is none. pacer: as a submitter process describes its own."""
+        return {"wire": "none", "pacer": {"name": "time.sleep", "fallback": "", "wait": "sleep", "margin_ns": 0}}
+
     def begin(self) -> None:
         """Start the thread, which answers the harness from now on."""
-        self._admission.start()
         self._thread.start()
 
     def close(self) -> ControlMessage | None:

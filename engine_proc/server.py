@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import zmq
 
+from engine_proc.admission import Admission, TextEncoder
 from engine_proc.backends.registry import make_backend
 from engine_proc.egress import Egress
+from engine_proc.entrance import Entrance, WireEntrance
 from engine_proc.inbox import Inbox
 from engine_proc.ingress import Ingress
+from engine_proc.inproc import InprocSubmitter, Load
 from engine_proc.plan_source import PlanSource
 from engine_proc.polled_inbox import PolledInbox
 from engine_proc.probes import EngineProbes
@@ -24,7 +27,7 @@ from engine_proc.tokenize import UnlockedEncoder, load_tokenizer
 from harness.common import control as words
 from harness.common.clock import NS_PER_S, clock_report, monotonic_ns
 from harness.common.collector import Collector
-from harness.common.control import ControlChannel
+from harness.common.control import ControlChannel, ControlMessage
 from harness.common.errors import ProtocolError, RunError
 from harness.common.isolation import Held, lock_memory
 from harness.common.nogil import NogilUnavailableError
@@ -51,12 +54,13 @@ class EngineServer:
             sys.setswitchinterval(self._process.switch_interval_ns / NS_PER_S)
         self._tokenizer = load_tokenizer(spec.model)
         self._backend = make_backend(spec, self._tokenizer, monotonic_ns)
+        self._pending: ControlMessage | None = None  # came while the channel was the submitter thread's
 
     def serve(self) -> None:
         """Answer the harness until STOP. Raises what the backend, ingress or a tokenizer worker raised."""
         try:
             while True:
-                message = self._channel.receive()
+                message, self._pending = self._pending or self._channel.receive(), None
                 assert message is not None
                 if message.kind == words.DESCRIBE:
                     self._describe()
@@ -98,17 +102,13 @@ class EngineServer:
         collector = Collector.attach(Path(prepared.collector))
         context = make_context(self._process.io_cores)
         inbox = PolledInbox() if self._process.ingress == "polled" else Inbox()
-        wire = self._wire(prepared, collector, context)
         socket = push_socket(context, prepared.results_endpoint)
         loop = StepLoop(
             self._backend, inbox, Egress(socket), collector, monotonic_ns, self._tokenizer.token_bytes
         )  # fmt: skip
-        ingress = self._ingress(wire, collector, inbox, loop, _plan_source(prepared, collector))
-        wire.start()
-        if isinstance(inbox, PolledInbox):
-            inbox.fill_from(ingress, wire)
-        else:
-            ingress.start()
+        make_entrance = self._inproc if self._spec.submits else self._wired
+        entrance = make_entrance(prepared, collector, context, inbox, loop)
+        entrance.open()
         if not wait_until_connected(socket, CONNECT_TIMEOUT_S):
             raise RunError(f"no receiver at the results socket within {CONNECT_TIMEOUT_S:.0f} s")
         probes = None
@@ -116,25 +116,39 @@ class EngineServer:
             probes = EngineProbes(collector, monotonic_ns, plain=self._spec.wire == "python")
         notes = [lock_memory()] if self._process.mlock else []
         self._settle_gc()
-        self._get_ready(wire, notes)
+        self._get_ready(entrance, notes)
+        entrance.begin()
         self._loop(loop, probes)
-        if not isinstance(inbox, PolledInbox):
-            ingress.join()
-        wire.join()
+        self._pending = entrance.close()
         socket.close()
         context.term()
         gc.enable()
         gc.unfreeze()
 
-    def _ingress(
-        self, wire: Wire, collector: Collector, inbox: Inbox, loop: StepLoop, source: PlanSource | None
-    ) -> Ingress:
-        unlocked = self._process.tokenize_call == "encode_batch"
-        encoder = UnlockedEncoder(self._tokenizer) if unlocked else self._tokenizer
-        return Ingress(
-            wire, collector, inbox, encoder, self._backend.capacity(), self._spec.tokenize_workers, monotonic_ns,
-            loop.fail, source,
+    def _wired(
+        self, prepared: Preparation, collector: Collector, context: zmq.Context[Any], inbox: Inbox, loop: StepLoop
+    ) -> Entrance:
+        wire = self._wire(prepared, collector, context)
+        ingress = Ingress(
+            wire, collector, inbox, self._encoder(), self._backend.capacity(), self._spec.tokenize_workers,
+            monotonic_ns, loop.fail, _plan_source(prepared, collector),
         )  # fmt: skip
+        return WireEntrance(wire, ingress, inbox)
+
+    def _inproc(
+        self, prepared: Preparation, collector: Collector, context: zmq.Context[Any], inbox: Inbox, loop: StepLoop
+    ) -> Entrance:
+        admission = Admission(
+            collector, inbox, self._encoder(), self._backend.capacity(), self._spec.tokenize_workers, monotonic_ns,
+            loop.fail,
+        )  # fmt: skip
+        plan, sampling = map_plan(Path(prepared.plan)), Sampling.from_fields(prepared.sampling)
+        load = Load(plan, sampling, relative=self._spec.submits == "relative")
+        return InprocSubmitter(self._channel, load, admission, collector, monotonic_ns, self._settle_gc, loop.fail)
+
+    def _encoder(self) -> TextEncoder:
+        unlocked = self._process.tokenize_call == "encode_batch"
+        return UnlockedEncoder(self._tokenizer) if unlocked else self._tokenizer
 
     def _loop(self, loop: StepLoop, probes: EngineProbes | None) -> None:
         """The step loop, watched by the probes; they end with it, whatever ends it."""
@@ -173,12 +187,12 @@ class EngineServer:
         except NogilUnavailableError:
             return make("python")
 
-    def _get_ready(self, wire: Wire, notes: list[Held]) -> None:
+    def _get_ready(self, entrance: Entrance, notes: list[Held]) -> None:
         capacity = self._backend.capacity()
         self._channel.send(
             words.READY,
             engine=self._backend.describe(),
-            wire="compiled" if wire.compiled else "python",
+            **entrance.ready(),
             isolation=notes,
             capacity={"max_model_len": capacity.max_model_len, "vocab_size": capacity.vocab_size},
             clock=clock_report(),

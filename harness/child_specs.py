@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from harness.common.protocol import Sampling
@@ -11,8 +12,9 @@ from harness.cores import Placement
 from harness.plan.closed_loop import cap_of
 
 
-def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
-    """What the engine is told."""
+def engine_spec(config: RunConfig, cores: tuple[int, ...], threads: int | None = None) -> EngineSpec:
+    """What the engine is told. threads: what torch computes with on a CPU unless the user says; None: one a core."""
+    at_most = threads if config.device == "cpu" else None
     null = NullSpec(
         service_ns=round(config.null_service_ms * 1e6),
         spin=config.null_service == "spin",
@@ -34,8 +36,9 @@ def engine_spec(config: RunConfig, cores: tuple[int, ...]) -> EngineSpec:
         cores=list(cores),
         wire="python" if config.pacer == "python" else "auto",
         null=null.to_body(),
-        options=engine_options(config).to_body(),
+        options=replace(engine_options(config), torch_threads=config.torch_threads or at_most).to_body(),
         process=process_options(config).to_body(),
+        submits=config.schedule if config.topology == "inproc" else "",
     )
 
 

@@ -44,6 +44,7 @@ from harness.cores import allowed_cpus, require_allowed
 from harness.engine_flags import MODEL_ONLY, check_engine_flags
 from harness.prompt_flags import CONSTRUCTION, check_prompt_flags
 from harness.prompt_flags import DECIDED_BY_PLAN as PROMPTS_BY_PLAN
+from harness.topology import Topology, check_topology_flags
 from harness.trace_flags import check_trace_flags
 
 DEFAULT_INTERVAL_MS = 350.0  # about half of one core for the default engine (measured: 180 ms a request)
@@ -165,6 +166,7 @@ class RunConfig(BaseModel):
     null_start_delay_s: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     # Processes and cores
     engine_cores: Cores | None = None
+    topology: Topology = "separate"
     submitter_cores: Cores | None = None
     harness_cores: Cores | None = None
     io_cores: Cores | None = None
@@ -236,6 +238,7 @@ class RunConfig(BaseModel):
             raise ConfigError(
                 "--submitters: a relative schedule waits for one's own previous send call, so it has one submitter"
             )
+        check_topology_flags(self)
         check_engine_flags(self)
         check_prompt_flags(self)
         allowed = allowed_cpus()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,8 @@ class Placement:
 
     asked_overlap: engine and submitter share a CPU because the user's lists say so. shares: pairs of processes with a
     CPU in common, such as "engine+harness". note: one line that says who runs where, and why. submitters: how many
-    there are; `submitter` holds the CPUs of all.
+    there are; `submitter` holds the CPUs of all. 0 where the submitter is a thread of the engine's process, which then
+    computes with `engine_threads` threads, so that its submitter has a CPU left; None: one a CPU.
     """
 
     engine: tuple[int, ...]
@@ -40,6 +41,7 @@ class Placement:
     shares: tuple[str, ...]
     note: str
     submitters: int = 1
+    engine_threads: int | None = None
 
     @property
     def shards(self) -> tuple[tuple[int, ...], ...]:
@@ -147,6 +149,20 @@ def default_placement(
     if not harness:
         harness = (max(engine),) if HARNESS_BESIDE == "engine" else (max(submitter),)
     return _placement(engine, submitter, harness, asked, len(cpus), submitters)
+
+
+def joined(apart: Placement) -> Placement:
+    """Engine and submitter as one process on the CPUs that the two would have: only the process boundary is gone."""
+    engine = tuple(sorted({*apart.engine, *apart.submitter}))
+    shares = _shares(engine, (), apart.harness)
+    where = f"submitter and engine on {format_cpu_list(engine)}, harness on {format_cpu_list(apart.harness)}"
+    why = "submitter and engine are threads of one process"
+    if shares:
+        why += ", the harness shares a core with it"
+    return replace(
+        apart, engine=engine, submitter=(), asked_overlap=False, shares=shares, note=f"{where}: {why}", submitters=0,
+        engine_threads=len(apart.engine),
+    )  # fmt: skip
 
 
 def _pool(

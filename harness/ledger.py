@@ -86,6 +86,7 @@ def _breaches(record: RunRecord, ledger: Ledger, relative: bool, killed: bool, c
     yield _slot_breach(record, cap)
     yield from _order_breaches(record, ledger, killed)
     yield _finish_breach(record, ledger)
+    yield from _coincidence_breaches(record, ledger)
     yield from _missing_breaches(record)
     yield from _sum_breaches(record, ledger)
 
@@ -131,6 +132,14 @@ def _order_breaches(record: RunRecord, ledger: Ledger, killed: bool) -> Iterator
             if killed and start == "t_send":
                 gap &= record.columns["t_intended"] != 0
             yield _Breach(name, gap, f"{end} is stamped ({{b}}), {start} is not", a, b)
+
+
+def _coincidence_breaches(record: RunRecord, ledger: Ledger) -> Iterator[_Breach]:
+    """Stamps that are one instant by the topology's design are equal wherever both are there."""
+    for start, end in pairwise(ledger.coincident):
+        a, b = record.columns[start], record.columns[end]
+        apart = (a != 0) & (b != 0) & (a != b)
+        yield _Breach(f"{start} -> {end}", apart, "is {difference} ns where the two are one instant", a, b)
 
 
 def _finish_breach(record: RunRecord, ledger: Ledger) -> _Breach:

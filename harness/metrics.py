@@ -215,6 +215,8 @@ def metric_values(record: RunRecord, ledger: Ledger, conditions: Conditions) -> 
     values: dict[str, Callable[[], NumberArray | None]] = {"ttft": lambda: ttft_values(record)[done]}
     values["ttft_from_submit"] = between("t_send", "t_delivered", done)
     values.update({part.name: between(part.start, part.end, done) for part in ledger.parts})
+    for name in ("transit", "ingress_wait"):
+        values.setdefault(name, lambda: None)  # a topology without a wire has no such part
     values["submit_lag"] = between("t_slot", "t_send", sent)
     values["add_request"] = between("t_send", "t_sent", sent)
     values["drift"] = lambda: (c["t_send"] - record.t0_ns - record.offsets_ns)[sent] if conditions.relative else None

@@ -186,6 +186,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--null-hang-at-step", "N", "stop making progress at this step"),
     ),
     "Processes and cores": (
+        _value("--topology", "KIND", "separate: the submitter is a process of its own; inproc: a thread of the engine "
+               "process that sleeps, the published design, to see what the separation buys (default separate)"),
         _value("--engine-cores", "LIST", "cores of the engine, a taskset list like 0,2-4,8-12:2"),
         _value("--submitter-cores", "LIST", "cores of the submitter; several submitters are dealt them in order"),
         _value("--submitters", "N", "processes that send the load, each every Nth request at its own time (default 1)"),

@@ -20,7 +20,7 @@ def make_hiccups(config: RunConfig, placement: Placement, collector: Collector) 
     if not config.probes:
         return None
     loop = None if config.pacer == "python" else compile_hiccups()
-    cpus = placement.shards[0][1:2]
+    cpus = placement.shards[0][1:2] if placement.shards else ()
     shares = not cpus and not set(placement.harness).isdisjoint(placement.engine)
     return HiccupMonitor(
         collector.rings["hiccups"], collector.control, CONTROL_WORDS["receiver_stop"], cpus,

@@ -48,7 +48,10 @@ CONNECT_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class Session:
-    """Everything that is open while runs go on. Owned by: the harness's main thread."""
+    """Everything that is open while runs go on. Owned by: the harness's main thread.
+
+    submitters: who answers ARM and START; the engine itself where the submitter is a thread of its process.
+    """
 
     config: RunConfig
     workspace: Workspace
@@ -66,9 +69,6 @@ class Session:
     sampler: HostSampler | None
     hiccups: HiccupMonitor | None
 
-    def children(self) -> tuple[Child, ...]:
-        return self.engine, *self.submitters
-
 
 def start_children(config: RunConfig, placement: Placement, workspace: Workspace, events: Events) -> list[Child]:
     """Spawn all and configure them: they load and compile at the same time. Each is watched from its first moment."""
@@ -84,7 +84,9 @@ def start_children(config: RunConfig, placement: Placement, workspace: Workspace
 
 def configure(config: RunConfig, placement: Placement, events: Events, engine: Child, submitters: list[Child]) -> None:
     """HELLO from each, CONFIGURE to each."""
-    waiting: dict[str, Spec] = {engine.name: engine_spec(config, placement.engine)}
+    waiting: dict[str, Spec] = {
+        engine.name: engine_spec(config, placement.engine, placement.engine_threads)
+    }
     waiting.update({child.name: submitter_spec(config, placement, k) for k, child in enumerate(submitters)})
     deadline = time.monotonic() + config.start_timeout_s
     while waiting:
@@ -161,7 +163,7 @@ def placement_facts(placement: Placement, engine: Child, submitters: list[Child]
     cores = [affinity_of(child.process.pid) for child in submitters]
     return {
         "engine": affinity_of(engine.process.pid),
-        "submitter": sorted({cpu for one in cores for cpu in one}),
+        "submitter": sorted({cpu for one in cores for cpu in one}) if submitters else affinity_of(engine.process.pid),
         "submitters": cores,
         "harness": sorted(os.sched_getaffinity(0)),
         "asked": placement.asked_overlap,
@@ -238,7 +240,7 @@ def open_session(
         facts["isolation"][child.name] = ready.pop("isolation")
         facts["processes"][child.name] = ready.pop("process")
         facts["clocks"][child.name] = {**ready.pop("clock"), **check_clock(child, events, monotonic_ns)}
-        if child is not engine:
+        if "pacer" in ready:
             pacers.append(ready.pop("pacer"))
         facts.update(ready)
     facts["pacer"] = merged_pacer(pacers)
@@ -252,6 +254,6 @@ def open_session(
     if hiccups is not None:
         hiccups.start()
     return Session(
-        config, workspace, events, collector, plan, spans, engine, tuple(submitters), wire, receiver, context, facts,
-        aborter, sampler, hiccups,
+        config, workspace, events, collector, plan, spans, engine, tuple(submitters or (engine,)), wire, receiver,
+        context, facts, aborter, sampler, hiccups,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from harness.common.errors import ConfigError, IsorateError, RunError
 from harness.common.processes import peak_rss_bytes, sharpen_timers
 from harness.common.stamps import EndReason
 from harness.config import RunConfig
-from harness.cores import Placement, allowed_cpus, default_placement
+from harness.cores import Placement, allowed_cpus
 from harness.events import DeadChildError, Events, InterruptedRunError
 from harness.host.cpu_latency import CpuLatency
 from harness.host.floor import session_floor
@@ -38,6 +38,7 @@ from harness.report.finish import Outcome, finish_session
 from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.run import run_once
 from harness.session import Session, open_collector, open_session, start_children
+from harness.topology import check_topology_plan, place
 from harness.watch import stall_timeout_ns
 from harness.workspace import Workspace, absolute, drop_owner, open_workspace, sweep_dead
 
@@ -56,15 +57,13 @@ def run_session(config: RunConfig, command: list[str]) -> int:
 
     Raises ConfigError before anything was started, RunError where the report could not be written.
     """
-    placement = default_placement(
-        allowed_cpus(), config.engine_cores, config.submitter_cores, config.harness_cores,
-        submitters=config.submitters,
-    )  # fmt: skip
+    placement = place(config, allowed_cpus())
     for line in sweep_dead(config.collector_dir.expanduser(), _results_folder(config)):
         print(f"isorate: {line}", file=sys.stderr)
     draft = make_draft(config)
     if config.submitters > 1 and draft.plan.gated:
         raise ConfigError("--submitters: requests that wait for the end of others have one submitter")
+    check_topology_plan(config.topology, draft.plan)
     spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
     limits = Limits() if config.limits is None else read_limits(config.limits, CHECK_IDS)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())

@@ -90,7 +90,8 @@ class ProcessOptions(Spec):
 class EngineSpec(Spec):
     """What the engine process needs before the plan is known.
 
-    options, null, process: bodies of EngineOptions, NullSpec and ProcessOptions.
+    options, null, process: bodies of EngineOptions, NullSpec and ProcessOptions. submits: "absolute" or "relative" for
+    a thread of the engine's process that submits by that clock; empty: processes of their own do.
     """
 
     engine: str
@@ -106,6 +107,7 @@ class EngineSpec(Spec):
     null: dict[str, Any]
     options: dict[str, Any]
     process: dict[str, Any]
+    submits: str = ""
 
 
 @dataclass(frozen=True, slots=True)

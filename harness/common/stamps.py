@@ -158,11 +158,15 @@ class Part(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """The declared chain of stamps of a topology; its parts are the adjacent differences."""
+    """The declared chain of stamps of a topology; its parts are the adjacent differences.
+
+    coincident: stamps that are one and the same instant in this topology, so that no part lies between them.
+    """
 
     name: str
     parts: tuple[Part, ...]
     chains: tuple[tuple[str, ...], ...]
+    coincident: tuple[str, ...] = ()
 
 
 #: What a request that was due waited for a free slot (--max-concurrency) or for the word of its predecessor's end.
@@ -189,3 +193,15 @@ SEPARATE_LEDGER = Ledger(
         ("t_first_token", "t_last_token", "t_finished"),
     ),
 )  # fmt: skip
+
+#: Submitter and engine in one process: add_request hands over, so nothing is on the way and nothing waits to enter.
+INPROC_LEDGER = SEPARATE_LEDGER._replace(
+    name="inproc",
+    parts=tuple(
+        part._replace(start="t_send") if part.name == "tokenize_wait" else part
+        for part in SEPARATE_LEDGER.parts
+        if part.name not in ("transit", "ingress_wait")
+    ),
+    coincident=("t_send", "t_wire", "t_ingress"),
+)
+LEDGERS = {ledger.name: ledger for ledger in (SEPARATE_LEDGER, INPROC_LEDGER)}

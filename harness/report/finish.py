@@ -14,7 +14,7 @@ from harness.checks.verdict import judge
 from harness.common.collector import Collector
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
-from harness.common.stamps import SEPARATE_LEDGER, EndReason, Ledger
+from harness.common.stamps import LEDGERS, SEPARATE_LEDGER, EndReason
 from harness.contention import PROBES_FILE
 from harness.ledger import MAX_EXAMPLES, Audit, Violation
 from harness.metrics import Conditions, RunMetrics, measure_run
@@ -60,7 +60,6 @@ def finish_session(
     staging: Path,
     final: Path,
     texts: Mapping[int, str] | None = None,
-    ledger: Ledger = SEPARATE_LEDGER,
 ) -> Outcome:
     """Build the whole report in `staging` (which exists) and name it `final`.
 
@@ -68,6 +67,7 @@ def finish_session(
     Raises RunError where a file cannot be written; then the collector still holds everything, and its path is named.
     """
     records = read_session(collector, plan)
+    ledger = LEDGERS.get(info.topology, SEPARATE_LEDGER)
     runs = [measure_run(record, ledger, conditions(info, records)) for record in records.runs]
     measured = tuple(run for run in runs if not run.record.warmup)
     audit = _merge([run.audit for run in runs])

@@ -16,6 +16,12 @@ _SHOWN = (
     "model", "weights", "note", "device", "dtype", "threads", "paged_attn", "cuda_graph", "nvtx", "prefix_cache",
 )  # fmt: skip
 
+_WIRES = {
+    "compiled": "compiled",
+    "python": "python: transit includes the ingress wait",
+    "none": "none: submitter and engine are threads of one process",
+}
+
 
 def setup_lines(summary: Mapping[str, Any]) -> Lines:
     """What was measured: (label, words), the published labels first."""
@@ -55,7 +61,7 @@ def host_lines(summary: Mapping[str, Any]) -> Lines:
     if calibration:
         yield "Calibration", f"overshoot {described(_without_margin(calibration))}"
     wire = summary["host"]["wire"]
-    yield "Wire thread", "compiled" if wire != "python" else "python: transit includes the ingress wait"
+    yield "Wire thread", _WIRES.get(wire, safe(wire))
 
 
 def load_lines(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Lines:

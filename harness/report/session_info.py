@@ -20,7 +20,8 @@ class SessionInfo:
     """A JSON-able description of a session; everything but `run_id` may be missing in a session that died early.
 
     command: argv as a list. placement: {"engine": [cpu, ...], "submitter": [...], "harness": [...], "asked": bool} as
-    read back from /proc. pacer: {"name", "wait", "margin_ns", "calibration", ...}. wire: "compiled" | "python".
+    read back from /proc. pacer: {"name", "wait", "margin_ns", "calibration", ...}. wire: "compiled" | "python" | "none"
+    (one process, `--topology inproc`).
     isolation: by process, [held, line] of each --rt, --mlock and --hold-cpu-latency that was asked for.
     engine: the backend's own description. plan: {"sha256", "num_requests", "nominal_rate" (None for a burst),
     "schedule" ("absolute" | "relative" | "burst"), "prompt_tokens"}. end_detail: one line, e.g. "exit code -9".
@@ -55,7 +56,11 @@ class SessionInfo:
 
     @property
     def wire_measured(self) -> bool:
-        return self.wire != "python"
+        return self.wire == "compiled"
+
+    @property
+    def topology(self) -> str:
+        return str(self.config.get("topology", "separate"))
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
