@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from harness.common.errors import ConfigError
-from harness.common.plan_file import LoadPlan
 from harness.config_errors import flag_of
 from harness.cores import Placement, default_placement, joined
 
 if TYPE_CHECKING:
+    from harness.common.plan_file import LoadPlan
     from harness.config import RunConfig
 
 Topology = Literal["separate", "inproc"]
