@@ -162,6 +162,7 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("switch_interval_ms", 0, "from 0.001 to"),
     ("switch_interval_ms", 1e9, "from 0.001 to"),
     ("switch_interval_ms", "nan", "finite"),
+    ("topology", "both", "'separate' or 'inproc'"),
     ("ingress", "process", "'polled'"),
     ("gc", "never", "'freeze'"),
     ("tokenize_call", "decode", "'encode_batch'"),
