@@ -146,6 +146,19 @@ def _hex(text: str | None) -> int:
         return 0
 
 
+def autogroup(host: HostFiles) -> Finding:
+    name = "/proc/sys/kernel/sched_autogroup_enabled"
+    found = host.number(name)
+    if found is None:
+        return unknown("autogroup", name)
+    if found == 0:
+        return good("autogroup", "off: nice counts between all processes")
+    return better(
+        "autogroup", "on: each terminal session gets the same share, whatever the nice of its processes",
+        f"other jobs that are niced disturb all the same: echo 0 > {name}, or start isorate with chrt -r 5",
+    )  # fmt: skip
+
+
 def clocksource(host: HostFiles) -> Finding:
     name = "/sys/devices/system/clocksource/clocksource0"
     found = host.text(f"{name}/current_clocksource")

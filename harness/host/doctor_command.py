@@ -17,9 +17,9 @@ SCHEMA = "isorate.doctor/1"
 JSON = Option(("--json",), "json", "", "print JSON")
 LOOKS: tuple[Look, ...] = (
     doctor.cores, doctor.siblings, doctor.governor, doctor.isolation, doctor.timer_slack, doctor.real_time,
-    doctor_setup.idle_states, doctor.clocksource, doctor.huge_pages, doctor.swap, doctor.steal, doctor.load_of_others,
-    doctor_setup.cpu_quota, doctor_setup.collector_room, doctor_setup.socket_path, doctor_setup.libraries,
-    doctor_setup.torch_threads,
+    doctor.autogroup, doctor_setup.idle_states, doctor.clocksource, doctor.huge_pages, doctor.swap, doctor.steal,
+    doctor.load_of_others, doctor_setup.cpu_quota, doctor_setup.collector_room, doctor_setup.socket_path,
+    doctor_setup.libraries, doctor_setup.torch_threads,
 )  # fmt: skip
 _MARKS = {State.GOOD: "ok", State.BETTER: "->", State.UNKNOWN: "?"}
 _WIDTH, _INDENT = 100, 17

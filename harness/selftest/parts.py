@@ -28,8 +28,8 @@ class Sizes(NamedTuple):
     pairs: int
 
 
-FULL = Sizes(5.0, 1000, 400, 2000, (0.3, 0.5), 250, 200, 2)
-QUICK = Sizes(5.0, 300, 200, 600, (0.5,), 100, 50, 1)
+FULL = Sizes(10.0, 1000, 300, 1000, (0.3, 0.5), 250, 200, 2)
+QUICK = Sizes(10.0, 300, 150, 400, (0.5,), 100, 50, 1)
 
 #: Bounds from the measurement notes: V13, C9, C16; of the GIL CPython's switch interval of 5 ms; C5.
 CLOCK_BOUND_US = 50.0

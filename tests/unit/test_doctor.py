@@ -20,6 +20,7 @@ TUNED = {
     "/proc/self/timerslack_ns": "50000\n",
     "/proc/self/cgroup": "0::/\n",
     "/proc/sys/kernel/sched_rt_runtime_us": "950000\n",
+    "/proc/sys/kernel/sched_autogroup_enabled": "0\n",
     "/proc/meminfo": "MemTotal: 9 kB\nSwapTotal:       0 kB\n",
     "/proc/stat": "cpu  10 0 10 9980 0 0 0 1 0 0\ncpu0 1 1 1 1\n",
     "/proc/loadavg": "0.05 0.1 0.2 1/99 7\n",
@@ -50,7 +51,7 @@ def findings(files: HostFiles) -> dict[str, Finding]:
 
 def test_a_tuned_host_has_nothing_to_improve_but_room(tmp_path: Path) -> None:
     found = findings(host(tmp_path))
-    assert len(found) == len(LOOKS) == 17
+    assert len(found) == len(LOOKS) == 18
     del found["memory files"], found["libraries"]  # of the machine that the test runs on
     assert {name: finding.state for name, finding in found.items() if finding.state is not State.GOOD} == {}
 
@@ -66,6 +67,7 @@ def test_a_tuned_host_has_nothing_to_improve_but_room(tmp_path: Path) -> None:
         ("timerslack_ns", "50000000", "timer slack", "50000 us", "prctl"),
         ("status", "Cpus_allowed_list: 0-3\nCapEff: 0000000000000000", "real time", "not held", "ulimit -r"),
         ("sched_rt_runtime_us", "-1", "real time", "-1", "950000"),
+        ("sched_autogroup_enabled", "1", "autogroup", "on", "chrt"),
         ("current_clocksource", "hpet", "clocksource", "hpet", "tsc"),
         ("enabled", "[always] madvise never", "huge pages", "always", "madvise"),
         ("meminfo", "SwapTotal: 2097152 kB", "swap", "2,048 MiB", "swapoff"),
@@ -106,14 +108,14 @@ def test_a_host_without_any_file_is_not_known_and_no_crash(tmp_path: Path) -> No
 @pytest.mark.parametrize("junk", ["", "\0\xff\n", "cpu", "cpu x y", "-5", "9" * 400, "0::\n:::", "1:cpu:/..\n"])
 def test_files_that_hold_something_else_are_no_crash(tmp_path: Path, junk: str) -> None:
     files = host(tmp_path, **{Path(name).name: junk for name in TUNED})
-    assert len(findings(files)) == 17
+    assert len(findings(files)) == 18
     assert render(examine(files)).isprintable() or "\n" in render(examine(files))
 
 
 def test_folders_in_place_of_files_are_no_crash(tmp_path: Path) -> None:
     for name in TUNED:
         (tmp_path / name.lstrip("/")).mkdir(parents=True)
-    assert len(examine(HostFiles(tmp_path, {}))) == 17
+    assert len(examine(HostFiles(tmp_path, {}))) == 18
 
 
 def test_the_text_has_a_line_for_each_and_the_advice_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +129,7 @@ def test_the_text_has_a_line_for_each_and_the_advice_below(tmp_path: Path, capsy
 def test_the_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_doctor("isorate", ["--json"], host(tmp_path, isolated="")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "isorate.doctor/1" and len(found["findings"]) == 17
+    assert found["schema"] == "isorate.doctor/1" and len(found["findings"]) == 18
     states = {finding["name"]: finding["state"] for finding in found["findings"]}
     assert states["isolation"] == "could be better" and states["clocksource"] == "good"
 
