@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.campaign.flags import whole
+from harness.campaign.flags import parse, whole
 from harness.campaign.folder import make_folder
 from harness.common.errors import ConfigError, RunError
 from harness.host.floor import Floor, floor_path, host_print, write_floor
-from harness.options import Option, Parser, add_help, add_option, nearest
+from harness.options import GROUPS, Option, nearest
 from harness.report.strict_json import strict_dumps
 from harness.selftest.lines import Line, told
 from harness.selftest.parts import (
@@ -38,20 +38,22 @@ ABOUT = (
 )
 PARTS = ("poisson", "floor", "dd1", "md1", "gil", "observer", "clock")
 OPTIONS = (
-    Option(("--quick",), "quick", "", "half a minute: fewer requests, M/D/1 at one load"),
+    Option(("--quick",), "quick", "", "about a minute: fewer requests, M/D/1 at one load"),
     Option(("--seeds",), "seeds", "N", "M/D/1 sessions a load, each with a seed of its own (default 1)"),
     Option(("--seed",), "seed", "K", "the first of these seeds (default 1)"),
     Option(("--only",), "only", "PART[,PART]", f"some parts only, of {', '.join(PARTS)}"),
     Option(("--out",), "out", "DIR", "keep the sessions' folders and selftest.json there (default: nothing is kept)"),
     Option(("--json",), "json", "", "print JSON in place of the table"),
 )
+#: Groups of run's flags that say where and how the processes run, and nothing of the load.
+PASSED_ON = ("Processes and cores", "Contention in the engine")
 SCHEMA = "isorate.selftest/1"
 EXIT_DONE, EXIT_FAILED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The command line. parts: in the order of PARTS."""
+    """The command line. parts: in the order of PARTS. words: flags of `run` for all sessions."""
 
     sizes: Sizes
     seeds: tuple[int, ...]
@@ -59,6 +61,7 @@ class Asked:
     out: Path | None
     json: bool
     quick: bool
+    words: tuple[str, ...]
 
 
 def run_selftest(program: str, version: str, argv: Sequence[str]) -> int:
@@ -74,12 +77,12 @@ def run_selftest(program: str, version: str, argv: Sequence[str]) -> int:
 
 
 def _asked(program: str, argv: Sequence[str]) -> Asked:
-    parser = Parser(prog=f"{program} selftest", description=ABOUT)
-    group = parser.add_argument_group("Options")
-    for option in OPTIONS:
-        add_option(group, option)
-    add_help(parser)
-    own = vars(parser.parse_all(list(argv)))
+    decided = {
+        option.field: "the self-test decides it; of run's flags it takes those of processes, cores and contention"
+        for title, options in GROUPS.items() if title not in PASSED_ON for option in options
+    } | {"probes": "the self-test compares both"}  # fmt: skip
+    parsed = parse(f"{program} selftest", ABOUT, OPTIONS, argv, decided)
+    own = parsed.own
     parts = own["only"].split(",") if "only" in own else PARTS
     for part in parts:
         if part not in PARTS:
@@ -93,11 +96,12 @@ def _asked(program: str, argv: Sequence[str]) -> Asked:
         out=Path(own["out"]) if "out" in own else None,
         json=bool(own.get("json")),
         quick=bool(own.get("quick")),
+        words=parsed.words,
     )
 
 
 def _run(asked: Asked, folder: Path, version: str) -> int:
-    sessions = Sessions(folder)
+    sessions = Sessions(folder, asked.words)
     lines: list[Line] = []
     if not asked.json:
         print(_row("", "", "expected", "measured"))
@@ -160,6 +164,7 @@ def _result(asked: Asked, lines: Sequence[Line], sessions: Sessions, version: st
         "quick": asked.quick,
         "seeds": list(asked.seeds),
         "sizes": asked.sizes._asdict(),
+        "flags": list(asked.words),
         "verdicts": list(sessions.verdicts),
         "passed": all(line.passed is not False for line in lines),
         "lines": [line.to_json() for line in lines],

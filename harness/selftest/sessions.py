@@ -42,20 +42,25 @@ class Measured:
 
 @dataclass(slots=True)
 class Sessions:
-    """Runs sessions below `folder` and remembers what all of them tell. Owned by: the main thread."""
+    """Runs sessions below `folder` and remembers what all of them tell. words: more flags for each of them.
+    Owned by: the main thread."""
 
     folder: Path
+    words: Sequence[str] = ()
     clocks: list[Mapping[str, Any]] = field(default_factory=list)
     verdicts: list[str] = field(default_factory=list)
 
     def run(self, name: str, words: Sequence[str], watch: bool = False) -> Measured:
-        """Run BASE and `words` to its end. Raises RunError where not every request completed, and as `run_trial`."""
+        """Run a session of BASE, `words` and the flags of all to its end.
+
+        Raises RunError where not every request completed, and as `run_trial`.
+        """
         folder = self.folder / name
         watcher = OccupancyWatch(folder, _MEASURED_RUN, monotonic_ns) if watch else None
         if watcher is not None:
             watcher.start()
         try:
-            trial = run_trial([*BASE, *words], folder)
+            trial = run_trial([*BASE, *words, *self.words], folder)
         finally:
             occupancy = watcher.stop() if watcher is not None else None
         self.verdicts.append(trial.status)

@@ -292,7 +292,8 @@ def test_a_request_that_did_not_complete_ends_the_self_test(tmp_path: Path) -> N
     [
         (["--only", "md2"], "md2.*did you mean md1"), (["--only", ""], "there is no part"),
         (["--seeds", "0"], "--seeds"), (["--seeds", "x"], "--seeds"),
-        (["--seed", "-1"], "--seed"), (["--quik"], "--quick"), (["now"], "now"),
+        (["--seed", "-1"], "--seed"), (["--quik"], "--quik"), (["now"], "now"), (["--rate", "3"], "--rate"),
+        (["--probes", "off"], "--probes"), (["--model", "x"], "--model"), (["--arrival", "burst"], "--arrival"),
     ],
 )  # fmt: skip
 def test_bad_flags_are_refused_before_anything_starts(words: list[str], named: str) -> None:
@@ -309,7 +310,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Made(MadeSessions):
     """What the command makes of it: `Sessions` with its memory."""
 
-    def __init__(self, folder: Path, late_ns: int = 20_000) -> None:
+    def __init__(self, folder: Path, words: Sequence[str] = (), late_ns: int = 20_000) -> None:
         super().__init__(late_ns, metrics={"gil_wait": [5.0], "ttft": [5.0] * 8})
         self.clocks = [{name: {"offset_bound_ns": 9_000} for name in ("engine", "submitter")}]
         self.verdicts = ["VALID"]
@@ -339,7 +340,7 @@ def test_all_parts_pass_on_a_perfect_host(
 def test_one_figure_that_is_off_is_exit_code_1(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "Sessions", lambda folder: Made(folder, late_ns=10**6))
+    monkeypatch.setattr(command, "Sessions", lambda folder, words: Made(folder, words, late_ns=10**6))
     assert command.run_selftest("isorate", "9.9", ["--quick", "--only", "dd1,clock"]) == 1
     out = capsys.readouterr().out
     assert "FAIL D/D/1 at load 0.5" in out and "PASS Clock offset" in out and "figures are off" in out
@@ -352,6 +353,16 @@ def test_a_home_that_cannot_be_written_is_told_and_no_failure(
     monkeypatch.setattr(command, "Sessions", Made)
     assert command.run_selftest("isorate", "9.9", ["--only", "floor"]) == 0
     assert "cannot keep the floor" in capsys.readouterr().out
+
+
+def test_flags_of_the_processes_go_to_every_session(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Sequence[str]] = []
+    monkeypatch.setattr(command, "Sessions", lambda folder, words: given.append(words) or Made(folder, words))
+    assert command.run_selftest("isorate", "9.9", ["--rt", "--only", "dd1", "--engine-cores", "0", "--json"]) == 0
+    assert given == [("--rt", "--engine-cores", "0")]
+    assert json.loads(capsys.readouterr().out)["flags"] == list(given[0])
 
 
 @pytest.mark.timeout(90)
