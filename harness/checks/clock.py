@@ -52,7 +52,7 @@ CLOCK_OFFSET = Check(
     measure=_offset,
     rule="V13",
     source="Python's time.rst: monotonic is system-wide; proved at the start of each run",
-    warn_above=1000.0,
+    warn_above=250.0,
     bound=Bound.HOST,
     per_run=False,
 )
@@ -63,8 +63,8 @@ CLOCK_READ = Check(
     advice="Every stamp costs a system call here: see that the clocksource is tsc (dmesg says why it is not).",
     measure=_read_cost,
     rule="V13",
-    source="ours: a vDSO reading takes 20 to 100 ns",
-    warn_above=1000.0,
+    source="ours: a reading without a system call takes 20 to 100 ns",
+    warn_above=200.0,
     bound=Bound.HOST,
     per_run=False,
 )

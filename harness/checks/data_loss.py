@@ -28,6 +28,28 @@ def _stray_messages(context: CheckContext) -> Reading:
     return Reading(complaints + repeated, words, invalid_above=0)
 
 
+def _probe_rows_lost(context: CheckContext) -> Reading:
+    probes = context.measured.record.probes
+    if probes is None:
+        return Reading(None, "the probes are off")
+    rings = {"gil": probes.gil, "gc_engine": probes.gc_engine, "gc_submitter": probes.gc_submitter,
+             "hiccups": probes.hiccups}  # fmt: skip
+    lost = {name: ring.lost for name, ring in rings.items() if ring.lost}
+    named = ", ".join(f"{name} {count:,}" for name, count in lost.items())
+    return Reading(sum(lost.values()), f"{sum(lost.values()):,} rows of the probes were overwritten {named}".rstrip())
+
+
+PROBE_ROWS_LOST = Check(
+    id="probe_rows_lost",
+    name="Probe rows overwritten",
+    unit="rows",
+    advice="The oldest of what disturbed the session is not known, so checks of the host may pass wrongly: make the "
+    "session shorter (fewer --repeat-runs).",
+    measure=_probe_rows_lost,
+    rule="V14",
+    source="ours: ring overwrites are 0",
+    warn_above=0.0,
+)
 RECORDS_LOST = Check(
     id="records_lost",
     name="Records lost",

@@ -32,3 +32,35 @@ SHARED_CORE = Check(
     bound=Bound.HOST,
     per_run=False,
 )
+
+
+def _siblings(context: CheckContext) -> Reading:
+    """Hyperthreads of one core compete for it; only where another placement was possible is that held against a run."""
+    placement, siblings = context.session.placement, context.session.manifest.get("smt_siblings") or {}
+    engine, submitter = placement.get("engine") or (), placement.get("submitter") or ()
+    if not engine or not submitter or not siblings:
+        return Reading(None, "the cores of engine and submitter, or their siblings, are not known")
+    cores = {int(cpu): frozenset(map(int, same)) for cpu, same in siblings.items()}  # JSON has text for keys
+    ours = {cpu: cores.get(int(cpu), frozenset({int(cpu)})) for cpu in (*engine, *submitter)}
+    pairs = [(e, s) for e in engine for s in submitter if e != s and ours[e] == ours[s]]
+    if not pairs:
+        return Reading(0, "engine and submitter share no physical core")
+    words = f"CPUs {pairs[0][0]} of the engine and {pairs[0][1]} of the submitter are one physical core"
+    if len(set(cores.values())) < 2:
+        return Reading(None, f"{words}, and this host has no other")
+    return Reading(len(pairs), words)
+
+
+SMT_SIBLINGS = Check(
+    id="smt_siblings",
+    name="Hyperthreads of one core",
+    unit="pairs",
+    advice="Engine and submitter slow each other down: place them on different physical cores (--engine-cores, "
+    "--submitter-cores; lscpu -e shows them).",
+    measure=_siblings,
+    rule="V11",
+    source="MLPerf Endpoints' CPU plan; siblings count as shared",
+    warn_above=0.0,
+    bound=Bound.HOST,
+    per_run=False,
+)

@@ -9,33 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_session import GAP, STAMPS_AFTER_SEND, TTFT, MadeSession, make_session
+from made_session import GAP, STAMPS_AFTER_SEND, TTFT, MadeSession, make_session, verdict_of
 
-from harness.checks.check import Bound, CheckContext, Reading
+from harness.checks.check import Bound, Reading
 from harness.checks.registry import CHECKS
-from harness.checks.verdict import Verdict, judge
 from harness.common.collector import RUN_T0_CELL
-from harness.common.stamps import SEPARATE_LEDGER, EndReason, SendResult, Status
-from harness.ledger import Audit
-from harness.metrics import measure_run
-from harness.records import read_session
-from harness.report.finish import conditions
+from harness.common.stamps import EndReason, SendResult, Status
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeSession:
     return make_session(tmp_path, n=20)
-
-
-def verdict_of(made: MadeSession) -> Verdict:
-    records = read_session(made.collector, made.plan)
-    runs = [measure_run(run, SEPARATE_LEDGER, conditions(made.info, records)) for run in records.runs]
-    examples = tuple(violation for run in runs for violation in run.audit.examples)
-    audit = Audit(sum(run.audit.count for run in runs), examples)
-    measured = tuple(run for run in runs if not run.record.warmup)
-    warmups = tuple(run for run in runs if run.record.warmup)
-    ended = records.end_reason.word
-    return judge(CHECKS, CheckContext(made.info, records.counters, measured, audit, ended, warmups=warmups))
 
 
 def grades(made: MadeSession) -> dict[str, str]:
@@ -294,3 +278,39 @@ def test_a_closed_loop_promises_no_rate_and_no_gaps(made: MadeSession) -> None:
     made.plan = replace(made.plan, after=after, think_ns=np.zeros(20, dtype=np.int64))
     names = ("offered_rate", "submit_lag_gap", "gap_shift", "plan_shape")
     assert {check_of(made, name)["status"] for name in names} == {"N/A"}
+
+
+@pytest.mark.parametrize(
+    ("harness", "spin_ns", "status"),
+    [([1], 10**6, "WARN"), ([1], 10**5, "PASS"), ([0], 10**6, "N/A")],
+)
+def test_a_spin_counts_where_it_takes_a_core_from_somebody(
+    made: MadeSession, harness: list[int], spin_ns: int, status: str
+) -> None:
+    made.info = replace(made.info, placement={"engine": [0], "submitter": [1], "harness": harness, "asked": False})
+    made.collector.set_word("spin_ns", spin_ns)
+    assert check_of(made, "spin_duty")["status"] == status
+
+
+def test_a_saturated_engine_is_named(tmp_path: Path) -> None:
+    from made_faults import clean, saturated
+
+    made = clean(tmp_path, "constant")
+    saturated(made)
+    verdict = verdict_of(made)
+    assert verdict.saturated and verdict.bound_by is Bound.ENGINE
+    assert any("saturated" in reason for reason in verdict.reasons)
+
+
+def test_reasons_say_why_a_part_is_what_bounds(made: MadeSession) -> None:
+    delay(made, 2 * GAP, all_rows(made))
+    verdict = verdict_of(made)
+    assert verdict.bound_by is Bound.SUBMITTER
+    assert any("submit lag" in reason for reason in verdict.to_json()["bound_by_reasons"])
+
+
+def test_a_burst_has_no_steady_state_and_its_requests_all_count(made: MadeSession) -> None:
+    made.plan = replace(made.plan, offsets_ns=made.plan.offsets_ns * 0)
+    for check in ("warm_up", "halves", "backlog", "independence"):
+        assert check_of(made, check)["status"] == "N/A"
+    assert check_of(made, "sample_size")["value"] == 11 / 20

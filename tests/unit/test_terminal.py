@@ -54,11 +54,19 @@ def summary_of(folder: Path, end: EndReason = EndReason.DONE, **session: Any) ->
     return loaded
 
 
-def render(summary: Mapping[str, Any], width: int = 80, encoding: str = "utf-8", *, terminal: bool = False) -> str:
+def render(
+    summary: Mapping[str, Any],
+    width: int = 80,
+    encoding: str = "utf-8",
+    *,
+    terminal: bool = False,
+    all_checks: bool = False,
+) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
     colours: Literal["truecolor", "auto"] = "truecolor" if terminal else "auto"
-    render_terminal(summary, Console(file=file, width=width, force_terminal=terminal, color_system=colours))
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=colours)
+    render_terminal(summary, console, all_checks=all_checks)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -136,6 +144,35 @@ def test_a_check_that_does_not_pass_is_explained(tmp_path: Path) -> None:
     text = render(summary_of(tmp_path, placement=placement))
     assert "Verdict: INVALID   bound by: host" in text
     assert "--submitter-cores" in text.split("Verdict")[1]
+
+
+def test_checks_that_passed_are_a_line_unless_asked_for(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, n=20)
+    statuses = [check["status"] for check in summary["verdict"]["checks"]]
+    line = f"{statuses.count('PASS')} checks passed, {statuses.count('N/A')} do not apply (--verbose shows them)."
+    assert line in render(summary) and "Requests lost" not in render(summary)
+    everything = render(summary, all_checks=True)
+    assert all(check["name"] in everything for check in summary["verdict"]["checks"]) and line not in everything
+
+
+def test_a_percentile_that_the_sample_does_not_support_says_what_it_needs(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, n=20)
+    metric = summary["runs"][0]["metrics"]["ttft"]
+    assert metric["supported"] == {"p50": True, "p90": False, "p95": False, "p99": False, "p99_9": False}
+    assert metric["ess"] == 20 and metric["p99"] is not None
+    for width in (80, 120):
+        text = render(summary, width)
+        assert line_of(text, "TTFT ").split()[2:9] == ["10.45", "n/a", "(needs", "130)", "n/a", "(needs", "662)"]
+        assert max(len(line) for line in text.split("Repeat")[0].splitlines()) <= width
+
+
+def test_a_large_sample_has_all_its_percentiles(tmp_path: Path) -> None:
+    assert "n/a" not in line_of(render(summary_of(tmp_path, n=700)), "TTFT ")
+
+
+def test_changed_limits_are_shown(tmp_path: Path) -> None:
+    limits = {"file": "mine.toml", "changed": {"steal": {"invalid": "off"}}}
+    assert "Limits changed by mine.toml: steal invalid off." in render(summary_of(tmp_path, n=20, limits=limits))
 
 
 def test_several_runs_are_listed_and_the_median_one_is_shown(tmp_path: Path) -> None:
