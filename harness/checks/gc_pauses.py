@@ -18,7 +18,7 @@ def _engine(context: CheckContext) -> Reading:
     ttft = (context.measured.percentile("ttft", 50) or 0.0) / NS_PER_MS
     limit = max(_LIMIT_MS, _SHARE_OF_TTFT * ttft)
     words = f"the engine collected garbage {len(pauses):,} times, for {longest:.2f} ms at most"
-    return Reading(longest, words, warn_above=max(_WARN_MS, 0.01 * ttft), invalid_above=limit)
+    return Reading(longest, words, warn_above=min(max(_WARN_MS, 0.01 * ttft), _LIMIT_MS), invalid_above=limit)
 
 
 def _submitter(context: CheckContext) -> Reading:

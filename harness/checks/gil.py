@@ -17,13 +17,13 @@ def _wait(context: CheckContext) -> Reading:
     if probes is None or p99 is None:
         return Reading(None, "the probes are off" if probes is None else "the probe never looked")
     ttft = (context.measured.percentile("ttft", 50) or 0.0) / NS_PER_MS
-    warn = max(_WARN_MS, 0.01 * ttft)
+    warn = min(max(_WARN_MS, 0.01 * ttft), _LIMIT_MS)
     limit = max(_LIMIT_MS, _SHARE_OF_TTFT * ttft)
     longest = float(probes.gil.duration_ns.max()) / NS_PER_MS
     words = f"the engine's GIL takes {p99 / NS_PER_MS:.3f} ms to get at p99, {longest:.2f} ms at most"
     if p99 / NS_PER_MS > limit:
         words += ": the engine is bound by its own Python"
-    return Reading(p99 / NS_PER_MS, words, warn_above=min(warn, limit), invalid_above=limit)
+    return Reading(p99 / NS_PER_MS, words, warn_above=warn, invalid_above=limit)
 
 
 def _share(context: CheckContext) -> Reading:

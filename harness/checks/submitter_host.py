@@ -18,7 +18,7 @@ def _run_delay(context: CheckContext) -> Reading:
     share = 100.0 * worst.run_delay_ns / worst.wall_ns
     words = f"the pacer waited for its core for {share:.3f} % of the run"
     if worst.involuntary is not None:
-        words += f" and lost it {worst.involuntary:,} times"
+        words += f" and lost it {worst.involuntary:,} time{'' if worst.involuntary == 1 else 's'}"
     return Reading(share, words)
 
 

@@ -40,19 +40,22 @@ LINES = (
     Line("E2E", "e2e", "intended -> finished"),
 )
 _COLUMNS = ("p50", "p95", "p99", "max")
-_WIDE = 100
+_WIDE, _WIDE_WITH_NEEDS = 100, 120
 
 
 def figures_table(run: Mapping[str, Any], width: int, *, pretok: bool, relative: bool) -> Table:
     """The latencies of one run of summary.json."""
-    wide = width >= _WIDE
-    brief = not wide and any(metric and not is_supported(metric, "p50") for metric in run["metrics"].values())
+    needs = {
+        name for metric in run["metrics"].values() for name in _COLUMNS if metric and not is_supported(metric, name)
+    }
+    wide = width >= (_WIDE_WITH_NEEDS if needs else _WIDE)
+    brief = "p50" in needs
     columns = (*_COLUMNS, "mean") if wide else _COLUMNS
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("Latency", min_width=21, no_wrap=True)
     table.add_column("", min_width=2, no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", min_width=9 if wide else 7, no_wrap=True)
+        table.add_column(name, justify="right", min_width=7 if needs else 9, no_wrap=True)
     if wide:
         table.add_column("from -> to", style="dim", no_wrap=True)
     for line in LINES:
