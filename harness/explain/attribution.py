@@ -143,7 +143,8 @@ def _notes(
         )
         yield f"{_many(int(flying.sum()), 'request')} in flight when it was due"
     elif part == "submit_lag":
-        before = others & (c["t_send"] != 0) & (c["t_send"] <= at["t_send"]) & (c["t_sent"] > at["t_intended"])
+        free = at.get("t_slot") or at["t_intended"]  # what it waited for before that is its cap_wait
+        before = others & (c["t_send"] != 0) & (c["t_send"] <= at["t_send"]) & (c["t_sent"] > free)
         if before.any():
             yield f"{_many(int(before.sum()), 'earlier send call')} ended after it was due"
     elif part == "ingress_wait":
@@ -221,7 +222,8 @@ def _decode(
         return None
     notes = [f"{at['output_tokens']:,} tokens, one every {(last - start) / 1e6 / (at['output_tokens'] - 1):,.3f} ms"]
     if steps is not None:
-        during = (steps["t_start"] < last) & (steps["t_end"] > start)
+        # The step that gave the first token computed this request's own prompt, and ends after that token's stamp.
+        during = (steps["t_start"] < last) & (steps["t_start"] >= start)
         mixed = during & (steps["prefill_tokens"] > 0)
         if mixed.any():
             taken = int((steps["t_end"] - steps["t_start"])[mixed].sum()) / 1e6

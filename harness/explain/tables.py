@@ -90,6 +90,8 @@ def _from_csv(path: Path, run: int, names: Mapping[str, str]) -> RequestTable:
         error: list[str] = []
         while chunk := list(islice(reader, _CHUNK)):
             cells = list(zip(*chunk, strict=True))
+            if len(cells) != len(place):
+                raise ValueError(f"rows of {len(cells)} cells, the header has {len(place)}")
             mine = _integers(cells[place["run"]]) == run
             parts.append(np.array([_integers(cells[place[name]])[mine] for name in known]))
             status += map(sys.intern, compress(cells[place["status"]], mine))

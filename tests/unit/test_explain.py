@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from harness.contention import Pauses, RunProbes
 from harness.explain.attribution import Story, explain, overlapping, worst
 from harness.explain.command import run_explain
 from harness.explain.story_text import render_story, story_json
-from harness.explain.tables import COUNTS, RequestTable
+from harness.explain.tables import COUNTS, RequestTable, _read_requests
 
 MS = 1_000_000
 #: Stamps (ms) of a first request that is served from 2 to 12, and of a second one that waits for it.
@@ -153,3 +154,29 @@ def test_a_bad_explain_is_one_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
         run_explain("isorate", words)
+
+
+def test_the_step_of_the_first_token_is_no_step_of_others() -> None:
+    """It ends a moment after the token's stamp; of the two that follow, one computes somebody's prompt for 6 ms."""
+    made = story(
+        table(FIRST, SECOND, output_tokens=[3, 0]), request=0,
+        steps=steps(
+            {"t_start": 2 * MS, "t_end": 12 * MS + 50, "prefill_tokens": 7},
+            {"t_start": 12 * MS + 60, "t_end": 18 * MS + 60, "prefill_tokens": 5},
+            {"t_start": 18 * MS + 70, "t_end": 22 * MS, "decode_rows": 2},
+        ),
+    )  # fmt: skip
+    assert made.decode is not None and made.decode.notes[1] == "1 of 2 steps computed prompts of others: 6.000 ms"
+
+
+def test_send_calls_while_a_cap_held_a_request_back_are_no_cause_of_its_lag() -> None:
+    made = table({**FIRST, "t_send": 3, "t_sent": 4}, {**SECOND, "t_send": 6, "t_sent": 7})
+    assert notes(story(made), "submit_lag") == "1 earlier send call ended after it was due"
+    capped = replace(made, columns={**made.columns, "t_slot": np.array([1, 5 * MS])})
+    assert notes(story(capped), "submit_lag") == ""
+
+
+def test_a_cut_off_row_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "requests.csv").write_text("run,request,status,error,t_send_ns\n0,0,comp\n")
+    with pytest.raises(ConfigError, match="rows of 3 cells, the header has 5"):
+        _read_requests(tmp_path, 0)
