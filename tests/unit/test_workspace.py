@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -280,3 +281,17 @@ def test_folders_without_a_readable_owner_are_left_alone(shm: Path, results: Pat
 
 def test_folders_that_do_not_exist_have_nothing_to_sweep(shm: Path, results: Path) -> None:
     assert sweep_dead(shm / "nowhere", results / "nowhere") == []
+
+
+def test_a_collector_folder_that_refuses_to_remove_does_not_hide_the_first_fault(
+    results: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only folder does so even of a file that could never be made there."""
+    made = opened(results, shm)
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    made.remove_all()
+    assert list(results.iterdir()) == [] and not made.staging.exists()
