@@ -16,6 +16,8 @@ def _ttft_ms(context: CheckContext) -> float:
 def _unread(context: CheckContext) -> Reading:
     if not context.session.wire_measured:
         return Reading(None, "the wire is not measured apart from the ingress thread")
+    if context.counters["wire_ring_waits"]:
+        return Reading(None, "the engine was so far behind that its ring of unread messages was full: that is backlog")
     longest = context.measured.percentile("transit", 100)
     if longest is None:
         return Reading(None, "no request has a TTFT")

@@ -292,6 +292,15 @@ def test_a_spin_counts_where_it_takes_a_core_from_somebody(
     assert check_of(made, "spin_duty")["status"] == status
 
 
+def test_what_lay_unread_behind_a_full_ring_is_backlog_and_not_the_hosts_fault(made: MadeSession) -> None:
+    for stamp in STAMPS_AFTER_SEND[STAMPS_AFTER_SEND.index("t_wire") :]:
+        made.add(stamp, 3, 10 * TTFT)
+    assert check_of(made, "unread")["status"] == "WARN"
+    made.collector.set_word("wire_ring_waits", 1)
+    assert check_of(made, "unread")["status"] == "N/A"
+    assert "backlog" in check_of(made, "unread")["explanation"]
+
+
 def test_a_saturated_engine_is_named(tmp_path: Path) -> None:
     from made_faults import clean, saturated
 
