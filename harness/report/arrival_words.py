@@ -21,9 +21,10 @@ def arrival_lines(run: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[t
     if plan.get("gated_requests"):
         yield "Arrivals sent", _words(arrivals["actual"])
         return
-    process = safe(arrivals["process"] or ("recorded" if plan.get("trace") else "process not known,"))
+    unknown = "" if arrivals["plan"]["rate"] is None else "process not known, "  # all at once is no process
+    process = arrivals["process"] or ("recorded" if plan.get("trace") else "")
     bursts = arrivals["shift"]["bursts"]
-    yield "Arrivals planned", f"{process} {_words(arrivals['plan'])}"
+    yield "Arrivals planned", f"{safe(process) + ' ' if process else unknown}{_words(arrivals['plan'])}"
     yield "Arrivals sent", f"{_words(arrivals['actual'])}, {number(bursts)} catch-up burst{'' if bursts == 1 else 's'}"
 
 

@@ -202,5 +202,12 @@ def test_where_requests_wait_for_others_no_planned_arrivals_are_told() -> None:
     assert list(dict(arrival_lines({"arrivals": report.to_json()}, {"gated_requests": 60}))) == ["Arrivals sent"]
 
 
+def test_all_at_once_needs_no_process() -> None:
+    """As in a closed loop that has a user for every request."""
+    report = {**context(BURST, offsets_of(64, rate=10)).measured.arrivals.to_json(), "process": None}
+    report["plan"] = {**report["plan"], "rate": None, "gaps": 63}
+    assert dict(arrival_lines({"arrivals": report}, {}))["Arrivals planned"] == "all at once"
+
+
 def test_an_engine_without_steps_cannot_make_a_shift_invalid() -> None:
     assert gaps(offsets_of(rate=100), offsets_of(**POISSON), busy=None).grade is Grade.WARN
