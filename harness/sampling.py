@@ -20,7 +20,7 @@ FLOORS: Mapping[str, int] = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_
 #: Sokal's window: the sum of autocorrelations stops at the first lag that is this many times the time found so far.
 _WINDOW = 5.0
 #: Of longer records this many values from the middle tell the autocorrelation time, which bounds memory and time.
-_MOST = 1 << 18
+_MOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

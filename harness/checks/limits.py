@@ -73,6 +73,8 @@ def read_limits(path: Path, known: Collection[str]) -> Limits:
 
     Raises ConfigError naming the file, the line and what is wrong there.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe gives its content once, and we read it twice
+        raise ConfigError(f"{path}: not a regular file")
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -12,7 +12,7 @@ from harness.checks.limits import Limits
 from harness.checks.registry import CHECKS
 from harness.checks.verdict import judge
 from harness.common.collector import Collector
-from harness.common.errors import ConfigError
+from harness.common.errors import ConfigError, RunError
 from harness.common.plan_file import LoadPlan
 from harness.common.stamps import LEDGERS, SEPARATE_LEDGER, EndReason
 from harness.contention import PROBES_FILE
@@ -73,7 +73,7 @@ def finish_session(
     audit = _merge([run.audit for run in runs])
     warmups = tuple(run for run in runs if run.record.warmup)
     context = CheckContext(info, records.counters, measured, audit, records.end_reason.word, warmups=warmups)
-    verdict = judge(CHECKS, context, Limits.from_json(info.limits) if info.limits else None)
+    verdict = judge(CHECKS, context, _limits(info))
     summary = build_summary(info, plan, records, runs, verdict, audit, final)
     summary["memory"] = memory_json(info, collector.shape)
     _write(collector, plan, info, records, summary, staging, texts)
@@ -103,6 +103,13 @@ def conditions(info: SessionInfo, records: SessionRecords) -> Conditions:
         max_concurrency=info.plan.get("max_concurrency"),
         submitters=records.submitters,
     )
+
+
+def _limits(info: SessionInfo) -> Limits:
+    try:
+        return Limits.from_json(info.limits) if info.limits else Limits()
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"cannot read the limits of the session's description: {error!r}") from error
 
 
 def _process(info: SessionInfo) -> tuple[str | None, Schedule | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from made_session import make_session, verdict_of
 
 from harness.checks.limits import Change, Limits, read_limits
 from harness.checks.registry import CHECK_IDS
-from harness.common.errors import ConfigError
+from harness.common.errors import ConfigError, RunError
 from harness.config import RunConfig
+from harness.report.finish import finish_session
+from harness.report.session_info import SessionInfo
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -94,3 +97,29 @@ def test_changed_limits_are_in_the_verdict(tmp_path: Path) -> None:
     limits = Limits("mine.toml", (Change("steal", 3.0),))
     verdict = verdict_of(make_session(tmp_path, n=20), limits).to_json()
     assert verdict["limits"] == {"file": "mine.toml", "changed": {"steal": {"warn": 3.0}}}
+
+
+def test_a_pipe_is_refused_as_it_can_be_read_once_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "limits.toml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        read_limits(tmp_path / "limits.toml", CHECK_IDS)
+
+
+def test_a_session_keeps_its_limits_and_a_recovery_uses_them(tmp_path: Path) -> None:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    made = make_session(tmp_path, n=20, limits={"file": "mine", "changed": {"records_lost": {"warn": 5}}})
+    made.collector.set_word("steps_lost", 2)
+    outcome = finish_session(made.collector, made.plan, made.info, staging, tmp_path / "out")
+    assert outcome.verdict == "VALID"
+    stored = SessionInfo.load(tmp_path / "out" / "session.json")
+    assert Limits.from_json(stored.limits).changes == (Change("records_lost", 5.0),)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"x": 1}, {"file": "", "changed": [1]}, {"file": "", "changed": {"steal": {"x": 1}}}]
+)
+def test_damaged_limits_of_a_session_are_one_line(tmp_path: Path, limits: dict[str, Any]) -> None:
+    made = make_session(tmp_path, n=20, limits=limits)
+    with pytest.raises(RunError, match="cannot read the limits"):
+        finish_session(made.collector, made.plan, made.info, tmp_path, tmp_path / "out")
