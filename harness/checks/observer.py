@@ -10,10 +10,12 @@ _PROBES = (gil.NAME, hiccup.NAME)
 
 def _cost(context: CheckContext) -> Reading:
     probes = context.measured.record.probes
-    if probes is None or not probes.wall_ns:
+    if probes is None:
         return Reading(None, "the probes are off")
-    used = sum(use.cpu_ns for use in probes.threads if use.name in _PROBES)
-    share = 100.0 * used / probes.wall_ns
+    sampled = [use for use in probes.threads if use.name in _PROBES and use.wall_ns]
+    if not sampled:
+        return Reading(None, "the probes' threads were not sampled")
+    share = 100.0 * sum(use.cpu_ns / use.wall_ns for use in sampled)
     words = f"the probes' threads used {share:.2f} % of one core; what that does to TTFT was not measured in this run"
     return Reading(share, words)
 

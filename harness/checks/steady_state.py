@@ -14,6 +14,8 @@ _MOST_TRUNCATED = 50.0
 def _why_not(context: CheckContext) -> str | None:
     if context.measured.burst:
         return "a burst has no steady state"
+    if context.session.plan.get("trace"):
+        return "the rate of a trace changes as recorded"
     process = context.measured.arrivals.process
     return f"the rate of {process} changes as planned" if process in _CHANGING else None
 

@@ -323,3 +323,8 @@ def test_a_burst_has_no_steady_state_and_its_requests_all_count(made: MadeSessio
     for check in ("warm_up", "halves", "backlog", "independence"):
         assert check_of(made, check)["status"] == "N/A"
     assert check_of(made, "sample_size")["value"] == 11 / 20
+
+
+def test_a_trace_has_no_steady_state(made: MadeSession) -> None:
+    made.info = replace(made.info, plan={**made.info.plan, "trace": {"file": "x.csv"}})
+    assert {check_of(made, check)["status"] for check in ("warm_up", "halves", "backlog")} == {"N/A"}
