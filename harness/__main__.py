@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "say where the time of one request went",
     "stress": "find the highest arrival rate that an engine holds under objectives",
     "sweep": "run the same load at every value of a flag, as one table",
+    "experiment": "repeat a published finding on this host: `experiment schedule`",
     "recover": "rebuild the report of a run that died, from its collector",
     "selftest": "measure what is known: queueing theory, closed forms, CPython's own figures",
     "doctor": "say what this host does for steady measurements, and what would make it better",
@@ -103,6 +104,10 @@ def _dispatch(words: list[str]) -> int:
         from harness.campaign.sweep_command import run_sweep
 
         return run_sweep(_program(), rest)
+    if command == "experiment":
+        from harness.campaign.experiment_command import run_experiment
+
+        return run_experiment(_program(), rest)
     if command == "plan":
         return _plan(rest)
     if command == "selftest":
@@ -181,7 +186,7 @@ def _overview() -> str:
         "measures it apart from the engine, and says whether the load can be trusted.",
         "",
         "Commands:",
-        *(f"  {name:<9}{text}" for name, text in COMMANDS.items()),
+        *(f"  {name:<11}{text}" for name, text in COMMANDS.items()),
         "",
         f"`{program} COMMAND --help` says more. `{program} --version` prints the version.",
         "Exit codes: 0 done, 1 the run failed, 2 bad usage, 3 the verdict is INVALID, 130 interrupted.",
