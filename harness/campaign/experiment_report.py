@@ -117,7 +117,7 @@ def _table(sessions: Sequence[CellSession], columns: Sequence[Column]) -> Table:
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     for cell in CELLS:
-        label = f"{cell.topology}\n{cell.schedule}\npretok {cell.pretok}"
+        label = f"{cell.topology} {cell.schedule}\npretok {cell.pretok}"
         table.add_row(label, *(_cell_words(estimate(sessions, cell, column.figure), column) for column in columns))
     return table
 
@@ -129,12 +129,14 @@ def _cell_words(value: Estimate | None, column: Column) -> str:
     if column.figure != "arrival_rate":
         unit, per_unit = next((unit, size) for unit, least, size in _UNITS if abs(value.median) >= least)
     median, low, high = (_figure(number / per_unit) for number in (value.median, value.low, value.high))
-    return f"{median}{unit}\n{low} to\n{high}{unit}"
+    return f"{median}{unit}\n{low}-{high}"
 
 
 def _figure(value: float) -> str:
-    """Four significant digits, all those before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """Four significant digits, and all those before the point; below 1 three places."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3f}"
 
 
 def experiment_json(
