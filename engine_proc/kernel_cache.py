@@ -24,7 +24,6 @@ import numba
 from llvmlite import binding
 from numba import types
 from numba.core.ccallback import CFunc
-from numba.core.registry import cpu_target
 
 _SOURCES = ("cpu_vectors", "cpu_kernels", "prefill_kernel", "few_rows", "kernel_cache")
 _DIGEST_BYTES = 32
@@ -32,11 +31,11 @@ _SIGNATURE = ((types.int64,), types.void)
 
 
 class Kernel(NamedTuple):
-    """A C function of one int64 address. `ctypes` calls it; `library` holds its code; `read`: it came from the disk."""
+    """A C function of one int64 address. `ctypes` calls it; `owner` holds its code; `read`: it came from the disk."""
 
     address: int
     ctypes: Callable[[int], None]
-    library: Any
+    owner: Any
     read: bool
 
 
@@ -44,14 +43,14 @@ def compile_kernel(function: Callable[[int], None], asked: str) -> Kernel:
     """`asked`: what `function` depends on apart from its source."""
     path = cache_folder() / f"{_key(function.__qualname__, asked)}.kernel"
     try:
-        library, symbol = _load(path)
+        engine, address = _load(path)
+        return _kernel(address, engine, read=True)
     except Exception:  # not there, or whatever is wrong with it: it is compiled
         compiled: Any = CFunc(function, _SIGNATURE, locals={}, options={"nopython": True})
         compiled.compile()
         library, symbol = compiled._library, compiled.native_name
         _keep(path, library, symbol)
-        return _kernel(library, symbol, read=False)
-    return _kernel(library, symbol, read=True)
+        return _kernel(library.get_pointer_to_function(symbol), library, read=False)
 
 
 def cache_folder() -> Path:
@@ -60,9 +59,8 @@ def cache_folder() -> Path:
     return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "isorate" / "kernels"
 
 
-def _kernel(library: Any, symbol: str, read: bool) -> Kernel:
-    address = library.get_pointer_to_function(symbol)
-    return Kernel(address, ctypes.CFUNCTYPE(None, ctypes.c_int64)(address), library, read)
+def _kernel(address: int, owner: Any, *, read: bool) -> Kernel:
+    return Kernel(address, ctypes.CFUNCTYPE(None, ctypes.c_int64)(address), owner, read)
 
 
 def _key(name: str, asked: str) -> str:
@@ -77,14 +75,21 @@ def _key(name: str, asked: str) -> str:
     return digest.hexdigest()
 
 
-def _load(path: Path) -> tuple[Any, str]:
-    """The library and the kernel's symbol in it. Raises whatever a file that is no kernel leads to."""
-    context = cpu_target.target_context
-    context.refresh()
-    symbol, name, code, bitcode = msgpack.unpackb(_read(path))
-    library = context.codegen().unserialize_library((name, "object", (code, bitcode)))
-    library.get_pointer_to_function(symbol)
-    return library, symbol
+def _load(path: Path) -> tuple[Any, int]:
+    """An engine that holds the kernel's code, and its address. Raises whatever a file that is no kernel leads to.
+
+    The engine is the kernel's own: Numba numbers the inner functions of each process anew, so in a shared one a kernel
+    from the disk could be linked to the inner function of the same name of a kernel that this process compiled.
+    """
+    symbol, code = msgpack.unpackb(_read(path))
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise ValueError("it lacks the kernel")
+    return engine, address
 
 
 def _read(path: Path) -> bytes:
@@ -104,8 +109,8 @@ def _keep(path: Path, library: Any, symbol: str) -> None:
     """Write the file in one piece, where that can be done: read-only, full, no home: the next start compiles again."""
     if library.has_dynamic_globals:
         return
-    name, _, (code, bitcode) = library.serialize_using_object_code()
-    body = msgpack.packb([symbol, name, code, bitcode])
+    _, _, (code, _) = library.serialize_using_object_code()
+    body = msgpack.packb([symbol, code])
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -74,7 +74,7 @@ def test_humaneval_and_gsm8k_have_prompt_and_answer(tmp_path: Path) -> None:
 
 
 def test_a_gzipped_file_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    content = gzip.compress(b'{"prompt": "a"}\n{"prompt": "b"}\n')
+    content = gzip.compress(b'{"prompt": "a"}\n{"prompt": "b"}\n', mtime=0)
     assert turns_of(file_of(tmp_path, content, "d.jsonl.gz")) == [(Turn("a"),), (Turn("b"),)]
 
 
@@ -153,7 +153,7 @@ def test_messages_of_a_parquet_file_are_read(tmp_path: Path) -> None:
         ("d.csv", "x\na\n", {"prompt": "q"}, ("line 2", "'q'", "'x'")),
         ("d.csv", "prompt,n\na,0\n", {"output": "n"}, ("line 2", "'n'")),
         ("d.jsonl.gz", b"not gzip", {}, ("gzip",)),
-        ("d.jsonl.gz", gzip.compress(b'{"prompt": "a"}')[:-9], {}, ("gzip",)),
+        ("d.jsonl.gz", gzip.compress(b'{"prompt": "a"}', mtime=0)[:-9], {}, ("gzip",)),
         ("d.parquet", b"PAR1 no", {}, ("arquet",)),
     ],
 )

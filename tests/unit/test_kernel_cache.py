@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from numba import carray, int64
 from engine_proc import kernel_cache
 from engine_proc.cpu_vectors import pointer
 from engine_proc.kernel_cache import cache_folder, compile_kernel
+from helpers import ROOT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -83,3 +87,48 @@ def test_a_change_of_source_or_question_is_another_kernel() -> None:
     keys = {kernel_cache._key("a", "x"), kernel_cache._key("a", "y"), kernel_cache._key("b", "x")}
     assert len(keys) == 3
     assert all((Path(kernel_cache.__file__).parent / f"{name}.py").exists() for name in kernel_cache._SOURCES)
+
+
+#: Kernels whose inner functions have one name and, as the first of their process, one number; too long to be inlined.
+_TWINS = """
+import sys
+import numpy as np
+from numba import carray, int64, njit
+from engine_proc.cpu_vectors import pointer
+from engine_proc.kernel_cache import compile_kernel
+
+def make(number):
+    names = {"number": number}
+    exec("def inner(x):" + "".join(f"\\n    x = x * (number + {i}) ^ (x >> {i % 7})" for i in range(300))
+         + "\\n    return x", names)
+    inner = njit(names["inner"])
+
+    def kernel(address):
+        cells = carray(pointer(int64(address)), (2,), np.int64)
+        cells[0] = inner(cells[0])
+        cells[1] = inner(cells[1] + cells[0])
+
+    return kernel
+
+def result(number):
+    kernel = compile_kernel(make(number), str(number))
+    cells = np.ones(2, np.int64)
+    kernel.ctypes(cells.ctypes.data)
+    return kernel.read, cells.tolist()
+
+print([result(int(number)) for number in sys.argv[1:]])
+"""
+
+
+def test_kernels_from_the_disk_are_not_linked_to_each_other(folder: Path) -> None:
+    (three,), (five,) = _run_twins("3"), _run_twins("5")
+    assert three[1] != five[1]
+    assert _run_twins("3", "5", "7")[:2] == [(True, three[1]), (True, five[1])]
+    assert _run_twins("9", "5", "3")[1:] == [(True, five[1]), (True, three[1])]
+
+
+def _run_twins(*numbers: str) -> list[tuple[bool, list[int]]]:
+    done = subprocess.run(
+        [sys.executable, "-c", _TWINS, *numbers], cwd=ROOT, capture_output=True, text=True, timeout=50, check=True
+    )
+    return list(ast.literal_eval(done.stdout))
