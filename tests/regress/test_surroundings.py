@@ -67,7 +67,7 @@ def test_a_deleted_current_folder_is_bad_usage(tmp_path: Path, monkeypatch: pyte
 def test_an_exception_of_a_users_engine_cannot_drive_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.report.terminal.render_terminal", lambda summary, console: None)
+    monkeypatch.setattr("harness.report.terminal.render_terminal", lambda summary, console, **options: None)
     supervisor = supervisor_with(tmp_path, [])
     supervisor.detail = "the engine process died: ValueError: a\n\x1b[31mb"
     supervisor._print(SimpleNamespace(summary={}))  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_an_exception_of_a_users_engine_cannot_drive_the_terminal(
 def test_children_that_still_load_are_not_waited_for_as_if_they_measured(tmp_path: Path) -> None:
     """They hear no STOP while they import: Ctrl-C at start-up took five seconds for each of the two."""
     waited: list[float] = []
-    child = SimpleNamespace(stop=lambda: None, end=waited.append)
+    child = SimpleNamespace(name="engine", process=SimpleNamespace(pid=0), stop=lambda: None, end=waited.append)
     supervisor_with(tmp_path, [child])._stop()
     assert waited == [START_END_S] and START_END_S <= 1
 
