@@ -228,6 +228,11 @@ unset PYTHONHOME
 if [[ ${1:-} == test ]]; then
     shift
     cd -- "$root"
-    exec "$python" -m pytest "$@"
+    (($# == 0)) || exec "$python" -m pytest "$@"
+    # All tests: first those that can share the cores, a worker a core; then the real runs, which cannot, one by one.
+    code=0
+    "$python" -m pytest -n logical tests/test_imports.py tests/unit tests/property tests/regress || code=$?
+    "$python" -m pytest tests/integration tests/gpu || code=$?
+    exit "$code"
 fi
 exec "$python" -m harness "$@"
