@@ -1,10 +1,12 @@
-"""Greedy float32 tokens and logits of the native engine against transformers `generate`, in every configuration.
+"""Greedy float32 tokens and logits of the engine against transformers `generate` in float64, in every configuration.
 
-    .venv/bin/python benchmarks/equality.py --models builtin:gpt2,builtin:smollm2 --prompts 480
+    .venv/bin/python benchmarks/equality.py --out equality.jsonl            # run; again with --resume to go on
+    .venv/bin/python benchmarks/equality.py --out equality.jsonl --table    # what is there so far
 
-The prompts are the first turns of spec_bench that fit. A token may differ only where the reference's two best logits
-are closer than the tolerance (then the two continuations are different texts, and the comparison of that prompt ends):
-such near ties are counted, everything else is an error. The integration tests run the same code over a few prompts.
+The prompts are the first turns of spec_bench that fit, in groups of all lengths. A token may differ only where the
+truth's two best logits are closer than the tolerance (the comparison of that prompt ends there): such ties are counted,
+everything else is an error. Each line of the file is one setting over one group of prompts. The integration tests run
+the same comparison over few prompts.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,197 +25,163 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
 
-from engine_proc.backends.base import EngineRequest  # noqa: E402
-from engine_proc.backends.native import NativeBackend  # noqa: E402
-from engine_proc.models.hf import as_transformers  # noqa: E402
-from engine_proc.models.loader import load_model  # noqa: E402
-from engine_proc.tokenize import load_tokenizer  # noqa: E402
-from harness.common.protocol import Sampling  # noqa: E402
-
-QUESTIONS = ROOT.parent / "shared" / "data" / "spec_bench" / "question.jsonl"
-NEW_TOKENS = 32
-TOLERANCE = 1e-4
-BLOCK, SMALL_BLOCK = 16, 4
-
-
-class Setting(NamedTuple):
-    """One configuration. `warm`: the prompts go through twice, and the second time counts; `small_pool`: so few blocks
-    that sequences are preempted."""
-
-    name: str
-    batch: int = 16
-    options: Mapping[str, Any] = {}
-    warm: bool = False
-    small_pool: bool = False
-
-
-SETTINGS = (
-    Setting("paged, batch 16"),
-    Setting("batch 1", batch=1),
-    Setting("dense twin", options={"paged_attn": False}),
-    Setting("no prefix cache", options={"prefix_cache": False}),
-    Setting("prefix cache warm", warm=True),
-    Setting("chunk 1", options={"prefill_max_tokens": 1}),
-    *(Setting(f"chunk {size}", options={"prefill_max_tokens": size}) for size in (BLOCK - 1, BLOCK, BLOCK + 1)),
-    Setting("chunk 17, warm, dense twin", options={"prefill_max_tokens": 17, "paged_attn": False}, warm=True),
-    Setting("chunk beyond any prompt", options={"prefill_max_tokens": 1 << 20}),
-    Setting("decode first, chunk 64", options={"policy": "decode_first", "prefill_max_tokens": 64}),
-    Setting("preemption", small_pool=True),
-    Setting(
-        "preemption, chunk 17, decode first",
-        options={"policy": "decode_first", "prefill_max_tokens": 17},
-        small_pool=True,
-    ),
-    Setting("overlap", options={"overlap": True}),
-    Setting("overlap, preemption", options={"overlap": True}, small_pool=True),
+from benchmarks.equality_cases import (  # noqa: E402
+    RATIO,
+    SETTINGS,
+    TOLERANCE,
+    Found,
+    Products,
+    Setting,
+    compare_references,
+    is_within,
+    load_prompts,
+    references,
+    run_setting,
 )
+from engine_proc.models.hf import as_transformers  # noqa: E402
+from engine_proc.models.loader import LoadedModel, load_model  # noqa: E402
+
+FLOAT32 = "transformers generate"  # the float32 reference's own line
 
 
-class Reference(NamedTuple):
-    """What `generate` gave for one prompt: its tokens, and the logits [NEW_TOKENS, vocab] that chose them."""
+class Job(NamedTuple):
+    """One setting with one form of the linear layers. `is_held`: to TOLERANCE, not to a share of float32's distance."""
 
-    tokens: list[int]
-    logits: Tensor
-
-
-@dataclass
-class Found:
-    """What comparing some prompts found."""
-
-    prompts: int = 0
-    worst: float = 0.0
-    compared: int = 0
-    near_ties: int = 0
-    wrong: list[str] = field(default_factory=list)
-    preemptions: int = 0
-    cached_tokens: int = 0
-    seconds: float = 0.0
-
-    def add(self, other: Found) -> None:
-        self.worst = max(self.worst, other.worst)
-        for name in ("prompts", "compared", "near_ties", "preemptions", "cached_tokens", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.wrong += other.wrong
+    setting: Setting
+    products: Products
+    is_held: bool
 
 
-def load_prompts(model: str, number: int, max_tokens: int = 900) -> list[list[int]]:
-    """The first `number` first turns that fit."""
-    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
-    ids = load_tokenizer(model).encode_batch([json.loads(line)["turns"][0] for line in lines])
-    return [prompt for prompt in ids if 0 < len(prompt) <= max_tokens][:number]
+def jobs_of(needs_exact: bool, wanted: Sequence[Setting]) -> list[Job]:
+    """Packed products in every setting; where float32 products alone lead beyond the tolerance, exact ones do that, and
+    packed ones run in the first setting."""
+    jobs = []
+    for setting in wanted:
+        is_native = setting.engine == "native"
+        if not needs_exact or not is_native or setting == SETTINGS[0]:
+            jobs.append(Job(setting, "packed", not needs_exact))
+        if needs_exact and is_native:
+            jobs.append(Job(setting, "exact", True))
+    return jobs
 
 
-def references(module: Any, prompts: Sequence[list[int]], batch: int) -> list[Reference]:
-    """Greedy float32 `generate`; prompts of one batch are padded on the left, as transformers wants it."""
-    found = []
-    for first in range(0, len(prompts), batch):
-        part = prompts[first : first + batch]
-        width = max(map(len, part))
-        out = module.generate(
-            torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in part]),
-            attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in part]),
-            do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None, pad_token_id=0, output_logits=True,
-            return_dict_in_generate=True,
-        )  # fmt: skip
-        logits = torch.stack(out.logits, dim=1)
-        assert logits.shape[:2] == (len(part), NEW_TOKENS)
-        found += [Reference(tokens, row) for tokens, row in zip(out.sequences[:, width:].tolist(), logits, strict=True)]
-    return found
+def groups(prompts: Sequence[list[int]], size: int) -> list[list[list[int]]]:
+    """Groups of about `size` prompts that hold short and long ones alike: each stands for all of them."""
+    ordered, count = sorted(prompts, key=len), max(-(-len(prompts) // size), 1)
+    return [list(ordered[first::count]) for first in range(count)]
 
 
-def compare(expected: Sequence[Reference], tokens: Sequence[list[int]], logits: Sequence[list[Tensor]]) -> Found:
-    """Logits at every step up to a divergence; another token counts as a near tie where the best two are that near."""
-    found = Found(prompts=len(expected))
-    for row, reference in enumerate(expected):
-        assert len(tokens[row]) == len(logits[row]) == NEW_TOKENS
-        for step in range(NEW_TOKENS):
-            found.worst = max(found.worst, (logits[row][step] - reference.logits[step]).abs().max().item())
-            found.compared += 1
-            if tokens[row][step] != reference.tokens[step]:
-                best, second = reference.logits[step].topk(2).values.tolist()
-                if best - second < TOLERANCE:
-                    found.near_ties += 1
-                else:
-                    found.wrong.append(f"prompt {row} step {step}: {tokens[row][step]}, not {reference.tokens[step]}")
-                break
-    return found
-
-
-def run_setting(model: str, setting: Setting, prompts: Sequence[list[int]], expected: Sequence[Reference]) -> Found:
-    """The prompts through a fresh native engine in one configuration."""
-    options, block = {"kv_blocks": 16 * 64, **setting.options}, BLOCK
-    if setting.small_pool:
-        # The longest alone fits, and two others start, but cannot both end: many small blocks, too few for that.
-        block = SMALL_BLOCK
-        needed = [-(-(len(prompt) + NEW_TOKENS) // block) for prompt in prompts]
-        options["kv_blocks"] = max(*needed, 2 * sorted(needed)[len(needed) // 2] - NEW_TOKENS // block + 2)
-    logits: dict[int, list[Tensor]] = {}
-
-    def observe(rows: list[int], step: Tensor) -> None:
-        for row, values in zip(rows, step, strict=True):
-            logits.setdefault(row, []).append(values.clone())
-
-    backend = NativeBackend(model, "cpu", "float32", setting.batch, setting.batch, time.monotonic_ns, block_size=block,
-                            logits_observer=observe, **options)  # fmt: skip
+def run_group(loaded: LoadedModel, name: str, number: int, part: Sequence[list[int]], jobs: Sequence[Job],
+              until: float) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """A record for float32 `generate`, then one a job, until the time `until` (seconds of time.time)."""
     start = time.perf_counter()
-    found = Found()
-    for first in (0, len(prompts)) if setting.warm else (0,):
-        tokens: dict[int, list[int]] = {}
-        for row, prompt in enumerate(prompts):
-            backend.add(EngineRequest(first + row, prompt, NEW_TOKENS, Sampling(stop_on_eos=False)))
-        while backend.has_work():
-            output = backend.step()
-            found.preemptions += output.preemptions
-            found.cached_tokens += sum(cached for _, cached in output.cached_tokens)
-            for event in output.tokens:
-                tokens.setdefault(event.row, []).append(event.token_id)
-    found.seconds = time.perf_counter() - start
-    rows = range(first, first + len(prompts))
-    found.add(compare(expected, [tokens[row] for row in rows], [logits[row] for row in rows]))
-    backend.close()
-    return found
+    expected = references(as_transformers(loaded, torch.float64), part)
+    float32 = compare_references(expected, references(as_transformers(loaded), part))
+    float32.seconds = time.perf_counter() - start
+    base = {"model": name, "group": number}
+    yield base | {"setting": FLOAT32, "products": "float32", "ok": not float32.wrong, **asdict(float32)}
+    for job in jobs:
+        if time.time() >= until:
+            return
+        found = run_setting(loaded, job.setting, part, expected, job.products)
+        ok = is_within(found, job.is_held, float32) and (found.preemptions > 0 or not job.setting.small_pool)
+        if job.setting.warm:
+            ok &= found.cached_tokens >= sum((len(prompt) - 1) // 16 * 16 for prompt in part)
+        yield base | {"setting": job.setting.name, "products": job.products, "ok": ok, **asdict(found)}
 
 
-def groups(prompts: Sequence[list[int]], size: int) -> Iterator[Sequence[list[int]]]:
-    """As many prompts at a time as their reference logits fit into memory; alike long ones together."""
-    ordered = sorted(prompts, key=len)
-    yield from (ordered[i : i + size] for i in range(0, len(ordered), size))
+def key_of(record: dict[str, Any]) -> tuple[str, int, str, str]:
+    return record["model"], record["group"], record["setting"], record["products"]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The file's records, without a last line that was cut off."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The sums over the groups, a line a setting."""
+    yield ("| model | setting | products | prompts | tokens | errors | tied tokens | largest difference | "
+           "rms | preemptions | cached tokens | s | ok |")  # fmt: skip
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    sums: dict[tuple[str, str, str], tuple[Found, list[bool]]] = {}
+    for record in records:
+        found, oks = sums.setdefault((record["model"], record["setting"], record["products"]), (Found(), []))
+        found.add(Found(**{name: record[name] for name in asdict(Found())}))
+        oks.append(record["ok"])
+    for (model, setting, products), (f, oks) in sorted(sums.items(), key=lambda item: item[0][0]):
+        yield (f"| {model} | {setting} | {products} | {f.prompts} | {f.compared} | {len(f.wrong)} | {f.near_ties} | "
+               f"{f.worst:.1e} | {f.rms:.1e} | {f.preemptions} | {f.cached_tokens} | {f.seconds:.0f} | "
+               f"{'yes' if all(oks) else 'NO'} |")  # fmt: skip
+
+
+def _until(clock: str) -> float:
+    """HH:MM of the local clock, the next time that it is that late; seconds of time.time."""
+    hours, minutes = map(int, clock.split(":"))
+    now = time.localtime()
+    then = time.mktime((*now[:3], hours, minutes, 0, *now[6:]))
+    return then if then > time.time() else then + 86400
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="builtin:gpt2,builtin:smollm2")
+    parser.add_argument("--exact", default="builtin:smollm2",
+                        help="models whose settings need exact products to be within the tolerance")  # fmt: skip
+    parser.add_argument("--prompts", type=int, default=480)
+    parser.add_argument("--settings", default="", help="only those whose name contains one of these, comma-separated")
+    parser.add_argument("--group", type=int, default=24, help="prompts whose reference logits are held at a time")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--until", type=_until, default=float("inf"), metavar="HH:MM", help="start nothing after that")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, written as it goes")
+    parser.add_argument("--resume", action="store_true", help="go on where the file ends")
+    parser.add_argument("--table", action="store_true", help="print the table of the file and end")
+    return parser.parse_args()
+
+
+def run_all(arguments: argparse.Namespace, done: set[tuple[str, int, str, str]]) -> Iterator[dict[str, Any]]:
+    """Records in order of value: a group of each model after the other in the settings of a sweep, then the next."""
+    wanted = [s for s in SETTINGS if any(part in s.name for part in arguments.settings.split(","))]
+    names = arguments.models.split(",")
+    loaded = {name: load_model(name) for name in names}
+    parts = {name: groups(load_prompts(name, arguments.prompts), arguments.group) for name in names}
+    for sweep in sorted({setting.sweep for setting in wanted}):
+        for number in range(max(map(len, parts.values()))):
+            for name in names:
+                jobs = jobs_of(name in arguments.exact.split(","), [s for s in wanted if s.sweep == sweep])
+                jobs = [job for job in jobs if (name, number, job.setting.name, job.products) not in done]
+                if not jobs or number >= len(parts[name]) or time.time() >= arguments.until:
+                    continue
+                part = parts[name][number]
+                for record in run_group(loaded[name], name, number, part, jobs, arguments.until):
+                    if key_of(record) not in done:
+                        done.add(key_of(record))
+                        yield record
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="builtin:gpt2,builtin:smollm2")
-    parser.add_argument("--prompts", type=int, default=480)
-    parser.add_argument("--settings", default="", help="only those whose name contains one of these, comma-separated")
-    parser.add_argument("--group", type=int, default=80)
-    arguments = parser.parse_args()
-    wanted = [s for s in SETTINGS if any(part in s.name for part in arguments.settings.split(","))]
-    failed = False
-    for model in arguments.models.split(","):
-        module = as_transformers(load_model(model))
-        found = {setting.name: Found() for setting in wanted}
-        prompts = load_prompts(model, arguments.prompts)
-        for part in groups(prompts, arguments.group):
-            start = time.perf_counter()
-            with torch.inference_mode():
-                expected = references(module, part, 16)
-            print(f"{model}: {len(part)} prompts of {len(part[0])}-{len(part[-1])} tokens, reference "
-                  f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
-            for setting in wanted:
-                found[setting.name].add(run_setting(model, setting, part, expected))
-        print(f"\n{model}, {len(prompts)} prompts, {NEW_TOKENS} new tokens, float32\n")
-        print("| setting | prompts | steps compared | near ties | errors | worst logit difference | preemptions | "
-              "cached tokens | s |")  # fmt: skip
-        print("|---|---|---|---|---|---|---|---|---|")
-        for name, f in found.items():
-            print(f"| {name} | {f.prompts} | {f.compared} | {f.near_ties} | {len(f.wrong)} | {f.worst:.1e} | "
-                  f"{f.preemptions} | {f.cached_tokens} | {f.seconds:.0f} |")  # fmt: skip
-            failed |= bool(f.wrong) or f.worst > TOLERANCE
-            for line in f.wrong[:5]:
-                print(f"  {name}: {line}", file=sys.stderr)
-    return int(failed)
+    arguments = _arguments()
+    records = read_records(arguments.out)
+    if not arguments.table:
+        if records and not arguments.resume:
+            print(f"{arguments.out} is there already: --resume goes on with it", file=sys.stderr)
+            return 2
+        if arguments.threads:
+            torch.set_num_threads(arguments.threads)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        arguments.out.write_text(text, encoding="utf-8")  # without what was cut off
+        with arguments.out.open("a", encoding="utf-8") as file:
+            for record in run_all(arguments, {key_of(record) for record in records}):
+                print(json.dumps(record), file=file, flush=True)
+                print(f"{time.strftime('%H:%M:%S')} {key_of(record)}: {record['worst']:.1e}, ok {record['ok']}, "
+                      f"{record['seconds']:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+                records.append(record)
+    print("\n".join(table(records)))
+    print(f"\ntolerance {TOLERANCE:.0e}; where it is not met by float32 products alone: {RATIO} times the rms of "
+          f"{FLOAT32}; distances are to generate in float64")  # fmt: skip
+    return int(not records or not all(record["ok"] for record in records))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from engine_proc.backends.native_parts import Kernels, Parts, build_parts
 from engine_proc.batch import Batch
 from engine_proc.block_pool import BlockPool
 from engine_proc.model_runner import Pending
-from engine_proc.models.loader import load_model
+from engine_proc.models.loader import LoadedModel, load_model
 from engine_proc.nvtx import make_ranges
 from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask
 from engine_proc.sampler import choose
@@ -58,14 +58,16 @@ class NativeBackend:
     """EngineBackend over our own models. Every method is called from one thread. owned by: step loop"""
 
     def __init__(
-        self, model: str, device: str, dtype: str, max_batch_size: int, prefill_max_batch_size: int, clock: Clock,
-        tokenizer: EosIds | None = None, *, block_size: int = 16, kv_blocks: int | None = None,
+        self, model: str | LoadedModel, device: str, dtype: str, max_batch_size: int, prefill_max_batch_size: int,
+        clock: Clock, tokenizer: EosIds | None = None, *, block_size: int = 16, kv_blocks: int | None = None,
         kv_memory: int | None = None, prefix_cache: bool = True, prefill_max_tokens: int | None = None,
         chunked: bool = True, policy: Policy = "prefill_first", paged_attn: bool = True, cuda_graph: bool = False,
         compile: bool = False, overlap: bool = False, nvtx: bool = False, kernels: Kernels | None = None,
         torch_threads: int | None = None, logits_observer: LogitsObserver | None = None,
     ) -> None:  # fmt: skip
-        """Load the model and set up the cache. `tokenizer` says what ends a text where the model's files do not.
+        """Load the model, unless it is loaded, and set up the cache.
+
+        tokenizer: says what ends a text where the model's files do not.
 
         kv_blocks, kv_memory (bytes): size of the KV cache; neither: what `max_batch_size` full contexts take, within a
         share of the free memory. prefill_max_tokens: token budget of a step. torch_threads: None is one a core, on a
@@ -88,7 +90,7 @@ class NativeBackend:
         self.nvtx_range: Callable[[str], AbstractContextManager[None]] | None = self._ranges if nvtx else None
         own = self._device.type != "cpu" and torch_threads is None
         self._threads = torch.get_num_threads() if own else fit_threads_to_mask(torch_threads)
-        loaded = load_model(model)
+        loaded = load_model(model) if isinstance(model, str) else model
         self._name, self._weights_from = loaded.name, loaded.weights_from
         self._eos_ids = loaded.eos_ids or (tokenizer.eos_ids if tokenizer is not None else ())
         with torch.inference_mode():

@@ -28,6 +28,8 @@ class Kernels:
     packed_linear: bool = True
     compiled_decode: bool = True
     bucket_passes: bool = True  # only where a new number of rows costs something: packed bfloat16
+    #: Products added up in float64 instead of packed: slow, and what the rest of the engine is measured with.
+    exact_linear: bool = False
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Parts:
     packed: bool
     compiled_decode: bool
     buckets: bool
+    exact_linear: bool
 
     def warm_up(self, touched_bytes: int) -> None:
         self.cache.touch(touched_bytes)
@@ -51,6 +54,7 @@ class Parts:
     def describe(self) -> dict[str, object]:
         return {
             "packed_linear": self.packed,
+            "exact_linear": self.exact_linear,
             "compiled_decode": self.compiled_decode,
             "bucket_passes": self.buckets,
             "block_size": self.cache.block_size,
@@ -67,8 +71,8 @@ def build_parts(
     """Raises ConfigError where the KV cache does not fit."""
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}; it must be at least 1")
-    packed = kernels.packed_linear and can_pack(device)
-    model = build_model(loaded, device, dtype, packed)
+    packed = kernels.packed_linear and not kernels.exact_linear and can_pack(device)
+    model = build_model(loaded, device, dtype, packed, kernels.exact_linear)
     if compile:
         model.compile()
     shape = model.shape
@@ -86,7 +90,7 @@ def build_parts(
         graphs=graphs,
     )  # fmt: skip
     compiled = paged_attn and not isinstance(maker, Gathered)
-    return Parts(model, cache, runner, graphs, packed, compiled, buckets)
+    return Parts(model, cache, runner, graphs, packed, compiled, buckets, kernels.exact_linear)
 
 
 def _decode_maker(

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_proc.models.base import Attention, ModelShape
+from engine_proc.models.exact_linear import make_linear
 from engine_proc.models.linear import ACTIVATIONS, Linear
 from harness.common.errors import ConfigError
 
@@ -95,11 +96,12 @@ class GPT2:
     """The model on one device. Weights never change; no state between calls."""
 
     def __init__(
-        self, config: GPT2Config, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, packed: bool
-    ) -> None:
+        self, config: GPT2Config, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype,
+        packed: bool, exact: bool = False,
+    ) -> None:  # fmt: skip
         """`weights`: what `config.shapes` lists, and "lm_head.weight" where the head is not the embedding.
 
-        `packed`: linear weights in oneDNN's layout (CPU only).
+        `packed`: linear weights in oneDNN's layout (CPU only). `exact`: products in float64 (`ExactLinear`).
         """
         self.config = config
         self.shape = ModelShape(
@@ -108,13 +110,13 @@ class GPT2:
         )  # fmt: skip
         self._device = device
         self._dtype = dtype
-        self._packed = packed
+        self._packed, self._exact = packed, exact
         self._wte = self._tensor(weights["wte.weight"])
         self._wpe = self._tensor(weights["wpe.weight"])
         self._blocks = [self._block(weights, i) for i in range(config.layers)]
         self._ln_f = self._norm(weights, "ln_f")
         head = self._tensor(weights["lm_head.weight"]) if "lm_head.weight" in weights else self._wte
-        self._head = Linear(head, None, packed, wide=True)
+        self._head = make_linear(head, None, packed, exact, wide=True)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         config = self.config
@@ -170,7 +172,7 @@ class GPT2:
 
     def _linear(self, weights: Mapping[str, Tensor], name: str) -> Linear:
         weight = self._tensor(weights[f"{name}.weight"].to(self._dtype).t())
-        return Linear(weight, self._tensor(weights[f"{name}.bias"]), self._packed)
+        return make_linear(weight, self._tensor(weights[f"{name}.bias"]), self._packed, self._exact)
 
     def _block(self, weights: Mapping[str, Tensor], i: int) -> _Block:
         return _Block(

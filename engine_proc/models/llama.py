@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_proc.models.base import Attention, ModelShape
+from engine_proc.models.exact_linear import make_linear
 from engine_proc.models.linear import Linear
 from engine_proc.models.rope import Rope, rotate, rotations
 from harness.common.errors import ConfigError
@@ -135,9 +136,13 @@ class Llama:
     """The model on one device. Weights never change; no state between calls."""
 
     def __init__(
-        self, config: LlamaConfig, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, packed: bool
-    ) -> None:
-        """`weights`: what `config.shapes` lists. `packed`: linear weights in oneDNN's layout (CPU only)."""
+        self, config: LlamaConfig, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype,
+        packed: bool, exact: bool = False,
+    ) -> None:  # fmt: skip
+        """`weights`: what `config.shapes` lists. `packed`: linear weights in oneDNN's layout (CPU only).
+
+        `exact`: products in float64 (`ExactLinear`).
+        """
         self.config = config
         self.shape = ModelShape(
             FAMILIES[config.family], config.vocab_size, config.max_positions, config.hidden, config.layers,
@@ -145,7 +150,7 @@ class Llama:
         )  # fmt: skip
         self._device = device
         self._dtype = dtype
-        self._packed = packed
+        self._packed, self._exact = packed, exact
         self._scale = config.head_dim**-0.5
         self._inverse = config.rope.inverse_frequencies(config.head_dim).to(device)
         if "rope_freqs.weight" in weights:  # a GGUF file of Llama 3 says its scaling in this way
@@ -154,7 +159,7 @@ class Llama:
         self._layers = [self._layer(weights, f"layers.{i}.") for i in range(config.layers)]
         self._norm = self._tensor(weights["norm.weight"])
         head = self._embedding if config.tied else self._tensor(weights["lm_head.weight"])
-        self._head = Linear(head, None, packed, wide=True)
+        self._head = make_linear(head, None, packed, exact, wide=True)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         x = F.embedding(ids, self._embedding)
@@ -214,7 +219,7 @@ class Llama:
         weight = torch.cat([self._tensor(weights[f"{prefix}{name}.weight"]) for name in names])
         biases = [weights.get(f"{prefix}{name}.bias") for name in names]
         bias = torch.cat([self._tensor(bias) for bias in biases if bias is not None]) if None not in biases else None
-        return Linear(weight, bias, self._packed)
+        return make_linear(weight, bias, self._packed, self._exact)
 
     def _layer(self, weights: Mapping[str, Tensor], prefix: str) -> _Layer:
         def norm(name: str) -> Tensor:

@@ -71,11 +71,13 @@ def load_model(model: str) -> LoadedModel:
     return LoadedModel(model, "safetensors", shape, eos_token_ids(source.folder), weights, raw)
 
 
-def build_model(loaded: LoadedModel, device: torch.device, dtype: torch.dtype, packed: bool) -> Model:
-    """The model on a device. `packed`: linear weights in oneDNN's layout."""
+def build_model(
+    loaded: LoadedModel, device: torch.device, dtype: torch.dtype, packed: bool, exact: bool = False
+) -> Model:
+    """The model on a device. `packed`: linear weights in oneDNN's layout; `exact`: products in float64."""
     if isinstance(loaded.config, GPT2Config):
-        return GPT2(loaded.config, loaded.weights, device, dtype, packed)
-    return Llama(loaded.config, loaded.weights, device, dtype, packed)
+        return GPT2(loaded.config, loaded.weights, device, dtype, packed, exact)
+    return Llama(loaded.config, loaded.weights, device, dtype, packed, exact)
 
 
 def _check_architecture(model: str, raw: Mapping[str, Any]) -> str:

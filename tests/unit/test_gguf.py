@@ -155,3 +155,17 @@ def test_the_chat_template_of_smollm2_is_in_the_file(smollm2: Path) -> None:
     assert "<|im_start|>" in gguf_chat_template(smollm2)
     rust, ends = gguf_tokenizer(smollm2)
     assert rust.id_to_token(ends[0]) == "<|im_end|>"
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "llama-linear-rope", "qwen3"])
+def test_engine_transformers_makes_of_a_gguf_file_what_it_makes_of_its_folder(tmp_path: Path, name: str) -> None:
+    from engine_proc.backends.transformers_model import load_transformers_model
+
+    save_variant(tmp_path / "folder", name)
+    path = write(tmp_path / "model.gguf", load_model(str(tmp_path / "folder")))
+    from_file, from_folder = (load_transformers_model(m, "cpu", "float32") for m in (path, str(tmp_path / "folder")))
+    assert (from_file.weights_from, from_file.eos_ids) == ("GGUF (model.gguf)", (7,))
+    assert from_file.max_positions == from_folder.max_positions
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    with torch.inference_mode():
+        assert from_file.module(ids).logits.allclose(from_folder.module(ids).logits, atol=1e-5)

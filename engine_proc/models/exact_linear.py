@@ -1,0 +1,37 @@
+"""The twin of `Linear` whose products are added up in float64: what is left is the rounding of what is stored."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine_proc.models.linear import ACTIVATIONS, Linear
+
+
+class ExactLinear(Linear):
+    """y = x W^T + b, computed in float64 and rounded once to the dtype of x. Twice the memory of float32 and about
+    three times the time of the packed product: a measure for the engine, not a way to serve."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, wide: bool = False) -> None:
+        """`weight` [out, in] and `bias` of any dtype; kept as float64. `wide`: results in float32."""
+        super().__init__(weight.double(), None if bias is None else bias.double(), packed=False, wide=wide)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self._product(x).to(x.dtype)
+        return out.float() if self._wide else out
+
+    def activated(self, x: Tensor, activation: str) -> Tensor:
+        return ACTIVATIONS[activation](self._product(x)).to(x.dtype)
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return (residual + self._product(x)).to(x.dtype)
+
+    def _product(self, x: Tensor) -> Tensor:
+        """[tokens, out] in float64."""
+        return F.linear(x.to(torch.float64), self._weight, self._bias)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None, packed: bool, exact: bool, wide: bool = False) -> Linear:
+    """The form that was asked for; `exact` wins over `packed`."""
+    return ExactLinear(weight, bias, wide) if exact else Linear(weight, bias, packed, wide)
