@@ -123,5 +123,6 @@ def observer_lines(runs: Runs, sizes: Sizes) -> list[Line]:
 
 
 def service(sizes: Sizes) -> list[str]:
-    """The words for a server whose services take exactly so long."""
-    return ["--null-service", "ideal", "--null-service-ms", f"{sizes.service_ms:g}"]
+    """The words for a server whose services take exactly so long. It needs no prompts: decoding them would be seen as a
+    late start."""
+    return ["--payload", "index", "--null-service", "ideal", "--null-service-ms", f"{sizes.service_ms:g}"]
