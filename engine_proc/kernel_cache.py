@@ -24,6 +24,8 @@ import numba
 from llvmlite import binding
 from numba import types
 from numba.core.ccallback import CFunc
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 _SOURCES = ("cpu_vectors", "cpu_kernels", "prefill_kernel", "few_rows", "kernel_cache")
 _DIGEST_BYTES = 32
@@ -82,6 +84,9 @@ def _load(path: Path) -> tuple[Any, int]:
     from the disk could be linked to the inner function of the same name of a kernel that this process compiled.
     """
     symbol, code = msgpack.unpackb(_read(path))
+    # Makes the names of Numba's runtime known, which a compilation does on its way. One name that is not known leaves
+    # all names of the code without an address, and nothing says so.
+    rtsys.initialize(cpu_target.target_context)
     machine = binding.Target.from_default_triple().create_target_machine(jit=True)
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     engine.add_object_file(binding.ObjectFileRef.from_data(code))

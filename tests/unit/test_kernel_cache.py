@@ -132,3 +132,32 @@ def _run_twins(*numbers: str) -> list[tuple[bool, list[int]]]:
         [sys.executable, "-c", _TWINS, *numbers], cwd=ROOT, capture_output=True, text=True, timeout=50, check=True
     )
     return list(ast.literal_eval(done.stdout))
+
+
+#: A kernel that calls functions by name, in a process that compiles nothing where it is on the disk.
+_BY_NAME = """
+import numpy as np
+from numba import carray, int64
+from engine_proc.cpu_vectors import pointer, thread_functions
+from engine_proc.kernel_cache import compile_kernel
+
+number, count = thread_functions()
+
+def kernel(address):
+    cells = carray(pointer(int64(address)), (2,), np.int64)
+    cells[0] = number()
+    cells[1] = count()
+
+compiled = compile_kernel(kernel, "")
+cells = np.full(2, 9, np.int64)
+compiled.ctypes(cells.ctypes.data)
+print((compiled.read, cells.tolist()))
+"""
+
+
+def test_a_process_that_compiles_nothing_finds_the_functions_that_a_kernel_calls_by_name(folder: Path) -> None:
+    for is_read in (False, True):
+        done = subprocess.run(
+            [sys.executable, "-c", _BY_NAME], cwd=ROOT, capture_output=True, text=True, timeout=50, check=True
+        )
+        assert ast.literal_eval(done.stdout) == (is_read, [0, 1])
