@@ -231,7 +231,8 @@ if [[ ${1:-} == test ]]; then
     (($# == 0)) || exec "$python" -m pytest "$@"
     # All tests: first those that can share the cores, a worker a core; then the real runs, which cannot, one by one.
     code=0
-    "$python" -m pytest -n logical tests/test_imports.py tests/unit tests/property tests/regress || code=$?
+    "$python" -m pytest -n logical --dist loadgroup tests/models tests/test_imports.py tests/unit tests/property \
+        tests/regress || code=$?
     "$python" -m pytest tests/integration tests/gpu || code=$?
     exit "$code"
 fi

@@ -36,7 +36,8 @@ from engine_proc.models.hf import as_transformers
 from engine_proc.models.loader import LoadedModel, load_model
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.timeout(400)
+# One worker: the references are made once.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("references")]
 
 NUM_PROMPTS = 40
 #: Longest prompt of the fixed ones: CI runs on two cores. Two blocks and more, so that chunks and hits are among them.
