@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -103,8 +104,10 @@ class EngineServer:
         context = make_context(self._process.io_cores)
         inbox = PolledInbox() if self._process.ingress == "polled" else Inbox()
         socket = push_socket(context, prepared.results_endpoint)
+        cores = os.sched_getaffinity(0)
+        egress = Egress(socket, one_core=len(cores) == 1 and set(self._process.io_cores or cores) == cores)
         loop = StepLoop(
-            self._backend, inbox, Egress(socket), collector, monotonic_ns, self._tokenizer.token_bytes
+            self._backend, inbox, egress, collector, monotonic_ns, self._tokenizer.token_bytes
         )  # fmt: skip
         make_entrance = self._inproc if self._spec.submits else self._wired
         entrance = make_entrance(prepared, collector, context, inbox, loop)

@@ -549,3 +549,15 @@ def test_a_message_that_would_block_is_counted_not_waited_for() -> None:
     egress = Egress(socket)  # type: ignore[arg-type]
     assert [egress.complaint(row, "") for row in range(5)] == [1, 1, 1, 0, 0]
     assert egress.unsent == 2
+
+
+@pytest.mark.parametrize("one_core", [True, False])
+def test_a_shared_core_is_given_to_the_io_thread_after_each_message(
+    one_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yields: list[int] = []
+    socket = FakeSocket()
+    monkeypatch.setattr("engine_proc.egress.os.sched_yield", lambda: yields.append(len(socket.sent)))
+    egress = Egress(socket, one_core=one_core)  # type: ignore[arg-type]
+    assert [egress.complaint(row, "") for row in range(4)] == [1, 1, 1, 0]
+    assert yields == ([1, 2, 3] if one_core else [])
