@@ -13,21 +13,22 @@ BOM = b"\xef\xbb\xbf"
 MAX_TEXT_BYTES = 2 * 1024**3
 
 
-def read_bytes(path: Path, flag: str) -> bytes:
-    """The file's bytes, a byte-order mark dropped.
+def read_bytes(path: Path, flag: str, limit: int | None = None) -> bytes:
+    """The file's bytes, a byte-order mark dropped; `limit`: most of them, MAX_TEXT_BYTES if not given.
 
     Raises ConfigError naming `flag` and the file for what is missing, unreadable, too large, or no file (or pipe).
     """
+    limit = MAX_TEXT_BYTES if limit is None else limit
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
                 raise ConfigError(f"{flag} {path}: not a file")
-            data = file.read(MAX_TEXT_BYTES + 1)
+            data = file.read(limit + 1)
     except OSError as error:
         raise ConfigError(f"{flag} {path}: {error.strerror or error}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise ConfigError(f"{flag} {path}: the file exceeds {MAX_TEXT_BYTES} bytes")
+    if len(data) > limit:
+        raise ConfigError(f"{flag} {path}: the file exceeds {limit} bytes")
     return data.removeprefix(BOM)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.common.errors import ConfigError
+from harness.plan.files import read_bytes
 from harness.plan.tables import once
 from harness.plan.traces.rows import Complaints, Kind, RowError
 from harness.plan.traces.times import NotFinite
 
-_BOM = b"\xef\xbb\xbf"
 #: Largest trace file: all of it is read before t0.
 MAX_FILE_BYTES = 2 * 1024**3
 
@@ -44,10 +42,9 @@ class Source:
 
 def open_source(path: Path) -> Source:
     """Read the file and tell its kind by its first bytes. Raises ConfigError naming the file."""
-    data = _read(path)
+    data = read_bytes(path, "--trace", MAX_FILE_BYTES)
     if data[:2] == b"PK":
         return Source(path, "npz", "", {})
-    data = data.removeprefix(_BOM)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,20 +65,6 @@ def open_source(path: Path) -> Source:
         if not head:
             complaints.raise_any()
     return Source(path, kind, text, head)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
-                raise ConfigError(f"--trace {path}: not a file")
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"--trace {path}: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"--trace {path}: the file exceeds {MAX_FILE_BYTES} bytes: cut a part of it out")
-    return data
 
 
 def _header(fields: list[str]) -> list[str]:
