@@ -29,7 +29,7 @@ class PagedAttention:
         rows, pieces = spans[: self._num_rows], spans[self._num_rows :]
         assert all(span.length == 1 for span in rows), "spans of length 1 come first"
         self._decode = maker.decode(rows) if rows else None
-        compiled = maker.pieces(pieces) if pieces else None
+        compiled = maker.pieces(pieces) if pieces and not maker.plain_first else None
         self._prefill: _Prefill | _CompiledPieces | None = None
         if compiled is not None:
             self._prefill = _CompiledPieces(maker, compiled, pieces)
@@ -66,17 +66,18 @@ class _CompiledPieces:
 
 
 class _Group(NamedTuple):
-    """Neighbouring first pieces of equal length, or one later piece."""
+    """Neighbouring first pieces of equal length, or one later piece: `attend`, or else what a gather needs."""
 
     length: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
-    start: int
-    table: Tensor | None
-    mask: Tensor | None
+    start: int = 0
+    attend: PieceAttention | None = None
+    table: Tensor | None = None
+    mask: Tensor | None = None
 
 
 class _Prefill:
-    """Pieces of prompts, longer than one token each."""
+    """Pieces of prompts, longer than one token each, with torch's attention where nothing of our own is faster."""
 
     def __init__(
         self, cache: PagedKVCache, maker: DecodeMaker, spans: Sequence[Span], dtype: torch.dtype, device: torch.device
@@ -88,12 +89,16 @@ class _Prefill:
         for (length, is_first), group in groupby(spans, key=lambda span: (span.length, span.start == 0)):
             members = list(group)
             if is_first:
-                self._groups.append(_Group(length, len(members), 0, None, None))
+                self._groups.append(_Group(length, len(members)))
                 continue
             for span in members:
+                attend = maker.pieces([span])
+                if attend is not None:
+                    self._groups.append(_Group(length, 1, span.start, attend))
+                    continue
                 blocks = span.table[: -(-(span.start + length) // cache.block_size)]
                 table, mask = torch.tensor(blocks, device=device), causal_mask(span, dtype, device)
-                self._groups.append(_Group(length, 1, span.start, table, mask))
+                self._groups.append(_Group(length, 1, span.start, None, table, mask))
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> list[Tensor]:
         k, v = k[: self._num_tokens], v[: self._num_tokens]
@@ -101,6 +106,11 @@ class _Prefill:
         outs, first = [], 0
         for group in self._groups:
             end = first + group.length * group.count
+            if group.attend is not None:
+                outs.append(q.new_empty((group.length, q.shape[1] * q.shape[2])))
+                group.attend(layer, q[first:end], outs[-1], scale)
+                first = end
+                continue
             query = _batched(q[first:end], group.count)
             if group.table is None:
                 keys, values = _batched(k[first:end], group.count), _batched(v[first:end], group.count)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engine_proc.compiled_prefill import PrefillMaker
@@ -14,6 +15,7 @@ from engine_proc.decode_attention import PieceAttention, Span, Writer, slots
 from engine_proc.kv_cache import PagedKVCache
 from engine_proc.models.base import Attention
 from engine_proc.prefill_kernel import fits
+from engine_proc.row_products import products
 
 
 class Compiled:
@@ -25,6 +27,7 @@ class Compiled:
         self.kernels = make_kernels(cache.shape.head_dim, cache.shape.dtype)
         self.run = Runner()
         self.scratch = np.zeros((self.run.max_threads, scratch_floats(max_tokens, cache.shape.head_dim)), np.float32)
+        self.plain_first = cache.shape.dtype is torch.bfloat16 and "amx" in products()
         self._max_tokens = max_tokens
         self._prefill: PrefillMaker | None = None
 

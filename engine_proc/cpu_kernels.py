@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numba import carray, njit
 
-from engine_proc.cpu_vectors import find_gomp, make_intrinsics, pointer, softmax, thread_functions
+from engine_proc.cpu_vectors import find_gomp, lanes_of, make_intrinsics, pointer, softmax, thread_functions
 from engine_proc.kernel_cache import compile_kernel
 
 #: Names of the int64 parameters of a kernel, in order. Addresses unless said otherwise.
@@ -55,6 +55,7 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
     dim, bf16 = head_dim, dtype is torch.bfloat16
     size = 2 if bf16 else 4
     scores, accumulate, widen, narrow, copy = make_intrinsics(dim, bf16)
+    lanes = lanes_of(dim)
     thread, threads = thread_functions()
 
     @njit(nogil=True, error_model="numpy")
@@ -76,8 +77,12 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
         for member in range(head * group, head * group + group):
             widen(query, p[_Q] + (row * p[_Q_STRIDE] + member * dim) * size, np.float32(scale))
             for first in range(0, length, block_size):
-                block = p[_KEYS] + table[first // block_size] * block_bytes + head_bytes
-                scores(weights + 4 * first, query, block, min(block_size, length - first))
+                here = table[first // block_size] * block_bytes + head_bytes
+                following = table[min(first + block_size, last) // block_size] * block_bytes + head_bytes
+                count = min(block_size, length - first)
+                if block_size % lanes == 0:  # whole vectors; what lies beyond the last token is not looked at
+                    count = (count + lanes - 1) // lanes * lanes
+                scores(weights + 4 * first, query, p[_KEYS] + here, count, p[_KEYS] + following, p[_VALUES] + here)
             total = softmax(line, length)
             sums[:] = np.float32(0.0)
             for first in range(0, length, block_size):

@@ -6,6 +6,7 @@ The inner loops are written as LLVM vectors, so that they are vectors on every C
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-F32, _I16, I32 = ir.FloatType(), ir.IntType(16), ir.IntType(32)
+F32, _I8, _I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
+CACHE_LINE = 64  # bytes
 #: Adding, multiplying in another order is allowed; NaN and infinity stay what they are.
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 
@@ -37,11 +39,23 @@ def _float_of(typing_context: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
+def fetch(builder: Any, address: Any) -> None:
+    """Tell the second level of the cache to get what is at an address, to be read. An address nobody has is no harm."""
+    kind = ir.FunctionType(ir.VoidType(), (_I8.as_pointer(), I32, I32, I32))
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, (builder.inttoptr(address, _I8.as_pointer()), *(ir.Constant(I32, n) for n in (0, 2, 1))))
+
+
+def lanes_of(dim: int) -> int:
+    """Floats of a vector for heads of `dim` values."""
+    return next(lanes for lanes in (16, 8, 4, 2, 1) if dim % lanes == 0)
+
+
 class _Vectors:
     """Code for loads, stores and sums of one head's `dim` values as vectors of float32."""
 
     def __init__(self, dim: int, bf16: bool) -> None:
-        self.lanes = next(lanes for lanes in (16, 8, 4, 2, 1) if dim % lanes == 0)
+        self.lanes = lanes_of(dim)
         self.count = dim // self.lanes
         self.bf16 = bf16
         self.itemsize = 2 if bf16 else 4
@@ -92,29 +106,71 @@ class _Vectors:
             vector = builder.fadd(vector, builder.shuffle_vector(vector, vector, mask), flags=FLAGS)
         return builder.extract_element(vector, ir.Constant(I32, 0))
 
+    def totals(self, builder: Any, vector_of: Callable[[int], Any]) -> Any:
+        """The sums of the lanes of as many vectors as there are lanes, as one vector: halves of two vectors are folded
+        onto each other until each lane has one vector's sum (a shuffle and an addition a vector, where `total` takes
+        four)."""
+
+        def fold(first: int, size: int) -> Any:
+            if size == 1:
+                return vector_of(first)
+            step = size // 2
+            low, high = fold(first, step), fold(first + step, step)
+            own = [lane if not lane & step else self.lanes + lane for lane in range(self.lanes)]
+            others = [lane ^ step if not lane & step else self.lanes + (lane ^ step) for lane in range(self.lanes)]
+            masks = [ir.Constant(ir.VectorType(I32, self.lanes), order) for order in (own, others)]
+            parts = [builder.shuffle_vector(low, high, mask) for mask in masks]
+            return builder.fadd(*parts, flags=FLAGS)
+
+        return fold(0, self.lanes)
+
 
 def make_intrinsics(dim: int, bf16: bool) -> tuple[Any, Any, Any, Any, Any]:
     vectors = _Vectors(dim, bf16)
 
     @intrinsic
-    def scores(typing_context: Any, out: Any, q: Any, keys: Any, count: Any) -> Any:
-        """out[t] = q . keys[t] for `count` tokens of one block; q in float32."""
+    def scores(typing_context: Any, out: Any, q: Any, keys: Any, count: Any, later: Any, further: Any) -> Any:
+        """out[t] = q . keys[t] for `count` tokens of one block; q in float32. The cache fetches two blocks meanwhile,
+        so much of them as there are tokens: processors do not foresee where a paged cache goes on."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            out_at, q_at, keys_at, number = args
+            out_at, q_at, keys_at, number, *coming = args
             query = [vectors.load(builder, q_at, i, bf16=False) for i in range(vectors.count)]
-            with cgutils.for_range(builder, number, intp=number.type) as loop:
-                row = builder.add(keys_at, builder.mul(loop.index, ir.Constant(number.type, dim * vectors.itemsize)))
+            token_bytes, lanes = dim * vectors.itemsize, ir.Constant(number.type, vectors.lanes)
+
+            def products(place: Any) -> Any:
+                """One token's products, a vector whose lanes are still to be added up."""
+                row = builder.add(keys_at, place)
+                for base in coming:
+                    for line in range(0, token_bytes, CACHE_LINE):
+                        fetch(builder, builder.add(builder.add(base, place), ir.Constant(number.type, line)))
                 sums = [builder.fmul(query[i], vectors.load(builder, row, i), flags=FLAGS)
                         for i in range(vectors.count)]  # fmt: skip
                 while len(sums) > 1:
                     pairs = [builder.fadd(a, b, flags=FLAGS) for a, b in zip(sums[::2], sums[1::2], strict=False)]
                     sums = pairs + ([sums[-1]] if len(sums) % 2 else [])
-                place = builder.add(out_at, builder.mul(loop.index, ir.Constant(number.type, 4)))
-                builder.store(vectors.total(builder, sums[0]), builder.inttoptr(place, F32.as_pointer()), align=4)
+                return sums[0]
+
+            def place_of(token: Any, step: int) -> Any:
+                return builder.mul(token, ir.Constant(number.type, step))
+
+            groups = builder.sdiv(number, lanes)
+            with cgutils.for_range(builder, groups, intp=number.type) as loop:
+                first = builder.mul(loop.index, lanes)
+                start = place_of(first, token_bytes)
+                totals = vectors.totals(
+                    builder, lambda t: products(builder.add(start, ir.Constant(number.type, t * token_bytes)))
+                )
+                address = vectors.at(builder, builder.add(out_at, place_of(first, 4)), 0, vectors.floats)
+                builder.store(totals, address, align=4)
+            done = builder.mul(groups, lanes)
+            with cgutils.for_range(builder, builder.sub(number, done), intp=number.type) as loop:
+                token = builder.add(done, loop.index)
+                address = builder.inttoptr(builder.add(out_at, place_of(token, 4)), F32.as_pointer())
+                builder.store(vectors.total(builder, products(place_of(token, token_bytes))), address, align=4)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, types.int64, types.int64), generate
+        return types.void(*(types.int64,) * 6), generate
 
     @intrinsic
     def accumulate(typing_context: Any, acc: Any, weights: Any, values: Any, count: Any) -> Any:

@@ -23,7 +23,12 @@ class Span(NamedTuple):
 
 
 class DecodeMaker(Protocol):
-    """Makes the attention of a pass's decode rows, and stores K and V of its other tokens."""
+    """Makes the attention of a pass's decode rows, and stores K and V of its other tokens.
+
+    `plain_first`: torch's attention is faster than `pieces` for what attends to nothing but itself.
+    """
+
+    plain_first: bool
 
     def decode(self, spans: Sequence[Span]) -> Attention:
         """`spans` of length 1, one a row."""
@@ -112,6 +117,8 @@ class GatherDecode:
 
 class Gathered:
     """DecodeMaker in plain torch."""
+
+    plain_first = True
 
     def __init__(self, cache: PagedKVCache, device: torch.device) -> None:
         self._cache = cache

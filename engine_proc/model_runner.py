@@ -15,9 +15,13 @@ from engine_proc.kv_cache import PagedKVCache
 from engine_proc.models.base import Attention, Model
 
 #: Most tokens in one forward pass on a CPU, where more gain nothing; a longer chunk becomes several passes.
-CPU_PASS_TOKENS = 512
-#: With buckets, a pass of more than this many tokens is padded to a multiple of it.
-BUCKET_STEP = 16
+CPU_PASS_TOKENS = 2048
+#: ... and in the passes of a step that has fewer than LONG_STEP: in between, oneDNN's products take up to twice as long
+#: a token as on either side (bfloat16 with AMX, 768 outputs).
+SHORT_PASS_TOKENS, LONG_STEP = 512, 1536
+#: With buckets, a pass is padded to a multiple of the step of the first of these sizes that holds it; the smallest is
+#: not padded.
+BUCKET_STEPS = ((16, 1), (512, 16), (1 << 62, 64))
 
 
 class Pending(NamedTuple):
@@ -80,14 +84,15 @@ class ModelRunner:
         """
         order = [i for i, chunk in enumerate(chunks) if chunk.samples]
         place = {chunk: i for i, chunk in enumerate(order)}
-        pieces = [self._pieces(chunk, place.get(i, -1)) for i, chunk in enumerate(chunks)]
+        limit = pass_limit(sum(chunk.length for chunk in chunks), self._pass_tokens)
+        pieces = [self._pieces(chunk, place.get(i, -1), limit) for i, chunk in enumerate(chunks)]
         spans = [chunk_pieces[0].span for chunk_pieces in pieces]
         is_decode = len(order) == len(chunks) and all(span.length == 1 for span in spans)
         if self.graphs is not None and is_decode and self.graphs.fits(spans):
             return self.graphs(self._ids([piece for (piece,) in pieces], 0, pending), spans)
         states: list[Tensor] = []
         orders: list[int] = []
-        for part in _passes(pieces, self._pass_tokens):
+        for part in _passes(pieces, limit):
             state, found = self._pass(part, pending)
             if found:
                 states.append(state)
@@ -103,12 +108,12 @@ class ModelRunner:
             hidden = torch.cat((hidden, hidden.new_zeros((padded, hidden.shape[1]))))
         return self._model.logits(hidden)[: len(orders)]
 
-    def _pieces(self, chunk: Chunk, order: int) -> list[_Piece]:
+    def _pieces(self, chunk: Chunk, order: int, limit: int) -> list[_Piece]:
         sequence, (first, length) = chunk.sequence, chunk[1:3]
         ids = sequence.token_ids[first : first + length]  # one short where the newest token is pending
         pieces = []
-        for start in range(0, length, self._pass_tokens):
-            size = min(self._pass_tokens, length - start)
+        for start in range(0, length, limit):
+            size = min(limit, length - start)
             pieces.append(_Piece(
                 sequence.row, Span(sequence.block_table, first + start, size), ids[start : start + size],
                 order if start + size == length else -1, start > 0,
@@ -165,7 +170,13 @@ class ModelRunner:
 
 def bucket(num_tokens: int) -> int:
     """The padded length of a pass of `num_tokens` tokens: decode steps of few rows are not padded."""
-    return num_tokens if num_tokens <= BUCKET_STEP else -(-num_tokens // BUCKET_STEP) * BUCKET_STEP
+    step = next(step for size, step in BUCKET_STEPS if num_tokens <= size)
+    return -(-num_tokens // step) * step
+
+
+def pass_limit(num_tokens: int, most: int) -> int:
+    """Most tokens of each pass of a step of `num_tokens`, where a pass may have `most`."""
+    return most if most > CPU_PASS_TOKENS or num_tokens >= LONG_STEP else min(most, SHORT_PASS_TOKENS)
 
 
 def _passes(chunks: Sequence[list[_Piece]], limit: int) -> Iterator[list[_Piece]]:

@@ -17,7 +17,7 @@ from engine_proc.block_pool import BlockPool
 from engine_proc.model_runner import Pending
 from engine_proc.models.loader import LoadedModel, load_model
 from engine_proc.nvtx import make_ranges
-from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask
+from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask, keep_freed_memory
 from engine_proc.sampler import choose
 from engine_proc.scheduler import Policy, Scheduler
 from engine_proc.sequence import Sequence
@@ -90,6 +90,8 @@ class NativeBackend:
         self.nvtx_range: Callable[[str], AbstractContextManager[None]] | None = self._ranges if nvtx else None
         own = self._device.type != "cpu" and torch_threads is None
         self._threads = torch.get_num_threads() if own else fit_threads_to_mask(torch_threads)
+        if self._device.type == "cpu":
+            keep_freed_memory()
         loaded = load_model(model) if isinstance(model, str) else model
         self._name, self._weights_from = loaded.name, loaded.weights_from
         self._eos_ids = loaded.eos_ids or (tokenizer.eos_ids if tokenizer is not None else ())

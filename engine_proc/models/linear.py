@@ -12,8 +12,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from engine_proc.few_rows import FewRows
 
-#: Rows for which the product of `few_rows` is faster than oneDNN's: it computes eight at least.
-FEW_ROWS = range(4, 17)
 #: Activations that oneDNN can apply inside the matrix product: name -> `algorithm` of its GELU.
 FUSED_GELU = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
 
@@ -33,8 +31,8 @@ class Linear:
     """y = x W^T + b for x of shape [tokens, in].
 
     `weight` is [out, in]. Packed, oneDNN's blocked layout is made once instead of in every call (a decode step of 16
-    rows: 41 -> 18 ms in bf16), and the plain weight is not kept. For bfloat16 on a CPU that has it in hardware there is
-    a second layout, for a decode step's few rows (`few_rows`): it costs the weights' memory once more.
+    rows: 41 -> 18 ms in bf16), and the plain weight is not kept. Where `few_rows` has a kernel there is a second
+    layout, for a decode step's few rows: it costs the weights' memory once more.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, packed: bool, wide: bool = False) -> None:
@@ -58,7 +56,8 @@ class Linear:
 
     def _for_few(self, x: Tensor) -> FewRows | None:
         """The product for few rows, where it is the one to take; a compiled graph does not have it."""
-        return self._few if x.shape[0] in FEW_ROWS and not torch.compiler.is_compiling() else None
+        few = self._few
+        return few if few is not None and x.shape[0] in few.rows and not torch.compiler.is_compiling() else None
 
     def activated(self, x: Tensor, activation: str) -> Tensor:
         """The activation of the product, [tokens, out]; one of ACTIVATIONS."""

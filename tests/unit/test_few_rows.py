@@ -7,54 +7,76 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine_proc.few_rows import FewRows, is_available
-from engine_proc.models.linear import FEW_ROWS, Linear
+from engine_proc.few_rows import FewRows
+from engine_proc.models.linear import Linear
+from engine_proc.row_products import Product, best_product, products
+
+KINDS = tuple(products().values())
 
 pytestmark = [
     pytest.mark.timeout(60),
-    pytest.mark.skipif(not is_available(), reason="this CPU has no VDPBF16PS"),
+    pytest.mark.skipif(not KINDS, reason="this CPU has no AVX-512"),
 ]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-def layer(width: int, depth: int) -> tuple[Tensor, Tensor]:
+def layer(kind: Product, width: int, depth: int) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(width + depth)
-    weight = torch.empty((width, depth)).normal_(0.0, depth**-0.5, generator=draw).bfloat16()
-    return weight, torch.empty(width).normal_(generator=draw).bfloat16()
+    weight = torch.empty((width, depth)).normal_(0.0, depth**-0.5, generator=draw).to(kind.dtype)
+    return weight, torch.empty(width).normal_(generator=draw).to(kind.dtype)
 
 
-def rows(count: int, depth: int, seed: int = 0) -> Tensor:
-    return torch.empty((count, depth)).normal_(generator=torch.Generator().manual_seed(seed)).bfloat16()
+def rows(kind: Product, count: int, depth: int, seed: int = 0) -> Tensor:
+    return torch.empty((count, depth)).normal_(generator=torch.Generator().manual_seed(seed)).to(kind.dtype)
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
-    """One rounding to bfloat16 of the exact value, and what float32 sums lose."""
-    torch.testing.assert_close(ours.double(), expected, rtol=2.0**-8 * 1.01, atol=1e-4)
+    """One rounding of the exact value to bfloat16, if that is the type, and what float32 sums lose."""
+    atol, rtol = (1e-4, 2.0**-8 * 1.01) if ours.dtype is torch.bfloat16 else (2e-6, 2e-6)
+    torch.testing.assert_close(ours.double(), expected, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 21])
-@pytest.mark.parametrize(("width", "depth"), [(32, 2), (96, 64), (768, 770)])
-def test_bias_gelu_and_residual_are_applied_before_the_one_rounding(count: int, width: int, depth: int) -> None:
-    weight, bias = layer(width, depth)
-    x, residual = rows(count, depth), rows(count, width, 1)
+@each_kind
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 21, 33])
+@pytest.mark.parametrize(("panels", "depth"), [(1, 32), (3, 64), (24, 800)])
+def test_bias_gelu_and_residual_are_applied_before_the_one_rounding(
+    kind: Product, count: int, panels: int, depth: int
+) -> None:
+    width = panels * kind.panel
+    weight, bias = layer(kind, width, depth)
+    x, residual = rows(kind, count, depth), rows(kind, count, width, 1)
     product = F.linear(x.double(), weight.double())
-    close(FewRows(weight, None)(x), product)
-    few = FewRows(weight, bias)
+    close(FewRows(weight, None, kind=kind)(x), product)
+    few = FewRows(weight, bias, kind=kind)
     close(few(x), product + bias.double())
     close(few(x, gelu=True), F.gelu(product + bias.double(), approximate="tanh"))
     close(few(x, residual=residual), product + bias.double() + residual.double())
 
 
-def test_wide_results_are_float32_of_any_width_and_rounded_like_the_others() -> None:
-    weight, _ = layer(77, 64)
-    out = FewRows(weight, None, wide=True)(rows(5, 64))
+@each_kind
+@pytest.mark.parametrize("units", [1, 3])
+def test_a_depth_of_any_number_of_units_is_summed_whole(kind: Product, units: int) -> None:
+    depth = units * kind.unit
+    weight, _ = layer(kind, kind.panel, depth)
+    close(
+        FewRows(weight, None, kind=kind)(rows(kind, 3, depth)), F.linear(rows(kind, 3, depth).double(), weight.double())
+    )
+
+
+@each_kind
+def test_wide_results_are_float32_of_any_width_and_rounded_like_the_others(kind: Product) -> None:
+    weight, _ = layer(kind, 77, 64)
+    x = rows(kind, 5, 64)
+    out = FewRows(weight, None, wide=True, kind=kind)(x)
     assert out.dtype is torch.float32 and out.shape == (5, 77)
-    assert torch.equal(out, out.bfloat16().float())
-    close(out, F.linear(rows(5, 64).double(), weight.double()))
+    assert torch.equal(out, out.to(kind.dtype).float())
+    close(out.to(kind.dtype), F.linear(x.double(), weight.double()))
 
 
-def test_rows_need_not_lie_together_and_two_threads_say_the_same() -> None:
-    weight, bias = layer(96, 64)
-    few, wide = FewRows(weight, bias), rows(6, 200)
+@each_kind
+def test_rows_need_not_lie_together_and_two_threads_say_the_same(kind: Product) -> None:
+    weight, bias = layer(kind, 96, 64)
+    few, wide = FewRows(weight, bias, kind=kind), rows(kind, 6, 200)
     x = wide[:, 8:72]
     before = torch.get_num_threads()
     outs = []
@@ -66,9 +88,20 @@ def test_rows_need_not_lie_together_and_two_threads_say_the_same() -> None:
     assert torch.equal(outs[0], few(x.contiguous()))
 
 
-def test_extreme_values_come_out_as_torch_has_them() -> None:
-    few = FewRows(torch.eye(32).bfloat16(), None)
-    line = torch.zeros((1, 32)).bfloat16()
+@each_kind
+def test_a_row_comes_out_the_same_whoever_is_beside_it(kind: Product) -> None:
+    weight, bias = layer(kind, 96, 640)
+    few, x = FewRows(weight, bias, kind=kind), rows(kind, 16, 640)
+    together = few(x)
+    for count in (1, 5, 9):
+        assert torch.equal(few(x[:count]), together[:count])
+    assert torch.equal(few(x[9:]), together[9:])
+
+
+@each_kind
+def test_extreme_values_come_out_as_torch_has_them(kind: Product) -> None:
+    few = FewRows(torch.eye(32).to(kind.dtype), None, kind=kind)
+    line = torch.zeros((1, 32)).to(kind.dtype)
     line[0, :6] = torch.tensor([-3e38, -100.0, -10.0, 0.0, 100.0, 3e38])
     assert torch.equal(few(line), line)
     expected = F.gelu(line.double(), approximate="tanh")
@@ -77,19 +110,23 @@ def test_extreme_values_come_out_as_torch_has_them() -> None:
     assert few(line).isnan().all() and few(line, gelu=True).isnan().all()
 
 
-@pytest.mark.parametrize("shape", [(33, 64), (32, 3)])
-def test_a_layer_that_is_no_whole_panel_takes_the_plain_way(shape: tuple[int, int]) -> None:
-    weight = rows(*shape)
+@each_kind
+@pytest.mark.parametrize("whole", ["depth", "width"])
+def test_a_layer_that_is_no_whole_panel_takes_the_plain_way(kind: Product, whole: str) -> None:
+    shape = (kind.panel + 1, 64) if whole == "depth" else (kind.panel + (kind.unit == 1), 3)
+    weight, x = rows(kind, *shape), rows(kind, 8, shape[1])
     assert not FewRows.takes(weight)
-    x = rows(FEW_ROWS[0], shape[1])
     close(Linear(weight, None, True)(x), F.linear(x.double(), weight.double()))
 
 
-def test_a_packed_layer_uses_it_for_few_rows_only() -> None:
-    weight, bias = layer(96, 64)
+@each_kind
+def test_a_packed_layer_uses_it_for_few_rows_only(kind: Product) -> None:
+    weight, bias = layer(kind, 96, 64)
     linear, plain = Linear(weight, bias, True), Linear(weight, bias, False)
-    for count in (1, FEW_ROWS[0], FEW_ROWS[-1], FEW_ROWS[-1] + 1):
-        x = rows(count, 64)
-        assert (linear._for_few(x) is not None) == (count in FEW_ROWS)
+    best = best_product(kind.dtype, 64)
+    assert best is not None
+    for count in (1, best.rows[0], best.rows[-1], best.rows[-1] + 1):
+        x = rows(kind, count, 64)
+        assert (linear._for_few(x) is not None) == (count in best.rows)
         close(linear(x), plain(x).double())
-    assert plain._for_few(rows(8, 64)) is None
+    assert plain._for_few(rows(kind, 8, 64)) is None

@@ -93,12 +93,12 @@ def test_a_prefill_cut_into_passes_gives_the_same_tokens(tiny: str, monkeypatch:
         assert Driver(make(tiny, 10, 10)).run(requests(MIXED)) == whole
 
 
-@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 31, 32, 33, 511, 512])
+@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 576, 577, 2047, 2048])
 def test_a_bucket_holds_its_tokens_and_is_one_that_warm_up_runs(num_tokens: int) -> None:
     padded = bucket(num_tokens)
-    assert num_tokens <= padded < num_tokens + 16
-    assert bucket(padded) == padded
-    assert padded % 16 == 0 or padded == num_tokens < 16
+    step = 1 if num_tokens <= 16 else 16 if num_tokens <= 512 else 64
+    assert num_tokens <= padded < num_tokens + step
+    assert bucket(padded) == padded and padded % step == 0
 
 
 def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:

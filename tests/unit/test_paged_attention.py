@@ -20,7 +20,7 @@ from engine_proc.models.base import Attention
 CPU = torch.device("cpu")
 SCALE = 0.3
 BLOCK = 4
-WAYS = ("compiled", "gathered", "dense")
+WAYS = ("compiled", "compiled, plain first", "gathered", "dense")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,8 +58,10 @@ class Case:
         if way == "dense":
             return DenseAttention(self.cache, spans, padding, self.dtype, CPU)
         if way not in self._makers:
-            compiled = way == "compiled"
-            maker = Compiled(self.cache, self.heads, self.max_tokens) if compiled else Gathered(self.cache, CPU)
+            maker: Compiled | Gathered = Gathered(self.cache, CPU)
+            if way.startswith("compiled"):
+                maker = Compiled(self.cache, self.heads, self.max_tokens)
+                maker.plain_first = "plain first" in way
             self._makers[way] = maker
         return PagedAttention(self.cache, self._makers[way], spans, padding, self.dtype, CPU)
 
