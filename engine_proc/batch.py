@@ -36,11 +36,8 @@ class Batch(NamedTuple):
     readmitted: list[tuple[int, int]]  # row, ns that it was preempted
     failed: list[Failure]
     preemptions: int
-
-    @property
-    def decode_rows(self) -> int:
-        return sum(chunk.is_decode for chunk in self.chunks)
+    decode_rows: int
 
     @property
     def prefill_tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks if not chunk.is_decode)
+        return sum(chunk.length for chunk in self.chunks[self.decode_rows :])

@@ -82,6 +82,8 @@ class ModelRunner:
 
         `pending`: where the newest token of a sequence is that only the device knows so far.
         """
+        if pending is None and self.graphs is None and self._is_decode(chunks):
+            return self._decode(chunks)
         order = [i for i, chunk in enumerate(chunks) if chunk.samples]
         place = {chunk: i for i, chunk in enumerate(order)}
         limit = pass_limit(sum(chunk.length for chunk in chunks), self._pass_tokens)
@@ -107,6 +109,19 @@ class ModelRunner:
         if padded:
             hidden = torch.cat((hidden, hidden.new_zeros((padded, hidden.shape[1]))))
         return self._model.logits(hidden)[: len(orders)]
+
+    def _is_decode(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether it is one pass of single tokens, each of which gives logits, without padding."""
+        fits = 0 < len(chunks) == bucket(len(chunks)) <= self._pass_tokens
+        return fits and all(chunk.length == 1 and chunk.samples for chunk in chunks)
+
+    def _decode(self, chunks: Sequence[Chunk]) -> Tensor:
+        """A step of nothing but single tokens that the host knows, without what other steps need."""
+        spans = [Span(chunk.sequence.block_table, chunk.start, 1) for chunk in chunks]
+        ids = [chunk.sequence.token_ids[chunk.start] for chunk in chunks]
+        assert min(ids) >= 0, "a negative id never reaches the model"
+        positions = self._on_device([span.start for span in spans])
+        return self._model.logits(self._model.hidden(self._on_device(ids), positions, self._attention(spans, 0), None))
 
     def _pieces(self, chunk: Chunk, order: int, limit: int) -> list[_Piece]:
         sequence, (first, length) = chunk.sequence, chunk[1:3]

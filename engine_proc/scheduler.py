@@ -131,13 +131,14 @@ class Scheduler:
             self._prefill(step)
             if not step.chunks:
                 self._decode(step)
+        decode_rows = sum(chunk.is_decode for chunk in step.chunks)  # before what follows makes their tokens pending
         for chunk in step.chunks:
             sequence = chunk.sequence
             sequence.num_scheduled += chunk.length
             sequence.num_pending += chunk.samples
             sequence.in_flight += 1
         self._steps_in_flight += bool(step.chunks)
-        return Batch(step.chunks, step.admitted, step.readmitted, failed, step.preemptions)
+        return Batch(step.chunks, step.admitted, step.readmitted, failed, step.preemptions, decode_rows)
 
     def commit(self, batch: Batch) -> None:
         """All chunks of the batch were computed: their full blocks may be found by others from here on.

@@ -61,7 +61,7 @@ def test_admission_leaves_a_block_for_each_that_will_grow() -> None:
 def test_no_work_is_an_empty_step() -> None:
     engine = make_engine()
     assert not engine.scheduler.has_work()
-    assert engine.step() == ([], [], [], [], 0)
+    assert engine.step() == ([], [], [], [], 0, 0)
     add(engine, (0, 4, 2))
     assert engine.scheduler.has_work()
     engine.run()
@@ -369,7 +369,7 @@ def test_a_step_that_would_have_to_preempt_waits_for_the_commit() -> None:
         for chunk, token in zip(done.chunks, engine.model.forward(done.chunks), strict=True):
             engine.take(chunk.sequence, token)
         engine.scheduler.commit(done)
-    assert batch == ([], [], [], [], 0)
+    assert batch == ([], [], [], [], 0, 0)
     assert engine.scheduler.num_running == 2
     for chunk, token in zip(ahead[0].chunks, engine.model.forward(ahead[0].chunks), strict=True):
         engine.take(chunk.sequence, token)
