@@ -24,6 +24,7 @@ from harness.selftest.parts import (
     Sizes,
     clock_lines,
     gil_lines,
+    host_lines,
     measure_floor,
     observer_lines,
     poisson_lines,
@@ -36,11 +37,13 @@ ABOUT = (
     "figures. Takes about 2 minutes; exits with 1 where one figure is off. It stores what the path takes without an "
     "engine, as the floor that later sessions on this host are judged by."
 )
-PARTS = ("poisson", "floor", "dd1", "md1", "gil", "observer", "clock")
+PARTS = ("host", "poisson", "floor", "dd1", "md1", "gil", "observer", "clock")
 OPTIONS = (
     Option(("--quick",), "quick", "", "about a minute: fewer requests, M/D/1 at one load"),
     Option(("--seeds",), "seeds", "N", "M/D/1 sessions a load, each with a seed of its own (default 1)"),
     Option(("--seed",), "seed", "K", "the first of these seeds (default 1)"),
+    Option(("--service-ms",), "service_ms", "MS",
+           "service time of the queueing sessions, 1 to 1000 (default 10; what is allowed is 2 % of it)"),
     Option(("--only",), "only", "PART[,PART]", f"some parts only, of {', '.join(PARTS)}"),
     Option(("--out",), "out", "DIR", "keep the sessions' folders and selftest.json there (default: nothing is kept)"),
     Option(("--json",), "json", "", "print JSON in place of the table"),
@@ -90,7 +93,7 @@ def _asked(program: str, argv: Sequence[str]) -> Asked:
             raise ConfigError(f"--only: there is no part {part!r}{known}")
     first, count = whole(own, "seed", 1, 0, 1 << 31), whole(own, "seeds", 1, 1, 1000)
     return Asked(
-        sizes=QUICK if own.get("quick") else FULL,
+        sizes=(QUICK if own.get("quick") else FULL)._replace(service_ms=float(whole(own, "service_ms", 10, 1, 1000))),
         seeds=tuple(range(first, first + count)),
         parts=tuple(part for part in PARTS if part in parts),
         out=Path(own["out"]) if "out" in own else None,
@@ -127,7 +130,9 @@ def _lines(asked: Asked, sessions: Sessions, version: str) -> Iterator[Line]:
         "dd1": dd1_lines, "gil": gil_lines, "observer": observer_lines,
     }  # fmt: skip
     for part in asked.parts:
-        if part == "poisson":
+        if part == "host":
+            yield from host_lines()
+        elif part == "poisson":
             yield from poisson_lines(sizes)
         elif part == "floor":
             yield from _floor_lines(sessions, sizes, version)

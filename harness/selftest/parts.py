@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from harness.arrival_check import AD_LIMIT_1, AD_LIMIT_5, figures
+from harness.common.clock import monotonic_ns
+from harness.common.processes import sharpen_timers
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.processes import schedule_of
 from harness.selftest.lines import Line, at_most, told
@@ -38,12 +41,26 @@ OBSERVER_PERCENT = 1.0
 GIL_P50_MS = (4.5, 5.5)
 REJECTED_PERCENT = 10.0
 _PLAN_REQUESTS = 1_000
+_WAKES, _NAP_NS = 300, 5_000_000
 
 
 class Runs(Protocol):
     """What the parts need of `harness.selftest.sessions.Sessions`."""
 
     def run(self, name: str, words: Sequence[str], watch: bool = False) -> Measured: ...
+
+
+def host_lines() -> list[Line]:
+    """How late this host wakes a thread that only sleeps: whatever in a session sleeps is woken no better."""
+    sharpen_timers()
+    late = []
+    for _ in range(_WAKES):
+        due = monotonic_ns() + _NAP_NS
+        time.sleep(_NAP_NS / 1e9)
+        late.append((monotonic_ns() - due) / 1e3)
+    p50, p99, most = np.percentile(late, (50, 99, 100))
+    text = f"{p50:,.0f}, {p99:,.0f}, {most:,.0f} us"
+    return [told("host", "This host wakes a sleeper late by, p50, p99, max", text, float(p99))]
 
 
 def clock_lines(clocks: Sequence[Mapping[str, Any]]) -> list[Line]:

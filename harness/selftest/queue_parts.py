@@ -32,7 +32,11 @@ def served(measured: Measured, sizes: Sizes) -> Served:
     """The single server of a session."""
     stamps = measured.stamps
     service_ns = round(sizes.service_ms * NS_PER_MS)
-    return Served.of(stamps["t_tokenized"], stamps["t_scheduled"], stamps["t_first_token"], service_ns)
+    # A step serves one request; the batch of a step is formed when its request is scheduled.
+    order = np.argsort(measured.steps["t_batch"])
+    places = order[np.searchsorted(measured.steps["t_batch"], stamps["t_scheduled"], sorter=order)]
+    freed = measured.steps["t_end"][places]
+    return Served.of(stamps["t_tokenized"], stamps["t_scheduled"], stamps["t_first_token"], freed, service_ns)
 
 
 def dd1_lines(runs: Runs, sizes: Sizes) -> list[Line]:

@@ -28,19 +28,23 @@ class Served:
     """Requests of a single server in the order of their arrival, int64[n] ns each.
 
     arrivals: t_tokenized, when the engine could begin. starts: t_scheduled, when its step loop did. ends:
-    t_first_token. service_ns: what the null engine was told that a service takes.
+    t_first_token. freed: when the step loop was done with the request, its result sent. service_ns: what the null engine
+    was told that a service takes.
     """
 
     arrivals: Int64Array
     starts: Int64Array
     ends: Int64Array
+    freed: Int64Array
     service_ns: int
 
     @classmethod
-    def of(cls, tokenized: Int64Array, scheduled: Int64Array, first_token: Int64Array, service_ns: int) -> Served:
+    def of(
+        cls, tokenized: Int64Array, scheduled: Int64Array, first_token: Int64Array, freed: Int64Array, service_ns: int
+    ) -> Served:
         """In order of arrival, whatever the order of the rows."""
         order = np.argsort(tokenized, kind="stable")
-        return cls(tokenized[order], scheduled[order], first_token[order], service_ns)
+        return cls(tokenized[order], scheduled[order], first_token[order], freed[order], service_ns)
 
     @property
     def waits_ns(self) -> Int64Array:
@@ -66,11 +70,16 @@ def lindley_limit_ns(service_ns: int) -> float:
 
 
 def lindley_residuals(served: Served) -> Residuals:
-    """How far off Lindley's recursion the services were, without signs. The recursion knows the arrivals and the
-    scripted service time, and nothing of what the server did."""
-    predicted = lindley_starts(served.arrivals, np.full(len(served.arrivals), served.service_ns, dtype=np.int64))
-    start = np.abs(served.starts - predicted)
-    end = np.abs(served.ends - (predicted + served.service_ns))
+    """How far off Lindley's recursion the services were, without signs.
+
+    Ends: the recursion knows the arrivals and the scripted service time, and nothing of what the server did. Starts: it
+    knows the services as recorded, which last until the result is on its way; so W_{i+1} = max(0, freed_i - A_{i+1}), and
+    what is left is the time in which a free server leaves a request that is there.
+    """
+    scripted = lindley_starts(served.arrivals, np.full(len(served.arrivals), served.service_ns, dtype=np.int64))
+    recorded = np.maximum(served.arrivals, np.concatenate((served.arrivals[:1], served.freed[:-1])))
+    start = np.abs(served.starts - recorded)
+    end = np.abs(served.ends - (scripted + served.service_ns))
     return Residuals(*np.percentile(start, (50, 99, 100)).tolist(), *np.percentile(end, (50, 99, 100)).tolist())
 
 

@@ -26,12 +26,14 @@ _MEASURED_RUN = 1  # after one warm-up
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One session. run: its measured run in summary.json. stamps: int64[n] ns by name, such as t_wire, of all requests.
+    """One session. run: its measured run in summary.json. stamps: int64[n] ns by name, such as t_wire, of all requests;
+    steps: int64[m] by name, such as t_end, of all steps.
     occupancy: where it was asked for."""
 
     summary: Mapping[str, Any]
     run: Mapping[str, Any]
     stamps: Mapping[str, Int64Array]
+    steps: Mapping[str, Int64Array]
     occupancy: Occupancy | None = None
 
     def metric_ms(self, name: str, statistic: str) -> float | None:
@@ -66,7 +68,15 @@ class Sessions:
         self.verdicts.append(trial.status)
         summary = read_summary(folder / "summary.json")
         self.clocks.append(summary["manifest"].get("clocks", {}))
-        return Measured(summary, summary["runs"][_MEASURED_RUN], read_stamps(folder / "requests.csv"), occupancy)
+        stamps, steps = read_stamps(folder / "requests.csv"), read_steps(folder / "steps.npz")
+        return Measured(summary, summary["runs"][_MEASURED_RUN], stamps, steps, occupancy)
+
+
+def read_steps(path: Path) -> dict[str, Int64Array]:
+    """The columns of the measured run's steps by name."""
+    with np.load(path, allow_pickle=False) as file:
+        columns = {name: file[name].astype(np.int64) for name in file.files}
+    return {name: values[columns["run"] == _MEASURED_RUN] for name, values in columns.items()}
 
 
 def read_stamps(path: Path) -> dict[str, Int64Array]:
