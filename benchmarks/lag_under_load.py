@@ -2,11 +2,11 @@
 
     python benchmarks/lag_under_load.py --repeats 5
 
-2,000 prompts of 259 tokens, one every 2 ms, which is many times what the engine can do; clients give up after 5 s, so that
-a run ends. Saturated: isorate's native engine. Idle: the null engine without service time, which only receives.
+2,000 prompts of 259 tokens, one every 2 ms, which is many times what the engine can do; clients give up after 5 s, so
+that a run ends. Saturated: isorate's native engine. Idle: the null engine without service time, which only receives.
 
-The control has nothing of isorate: a bare loop on the submitter's core reads the clock until each due time has come, while
-another process computes on the engine's core, or does not. What is late there, the host has made late.
+The control has nothing of isorate: a bare loop on the submitter's core reads the clock until each due time has come,
+while another process computes on the engine's core, or does not. What is late there, the host has made late.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def make_kernel() -> Any:
     @njit(nogil=True, error_model="numpy")
     def largest(address: int, line: Any, first: int, last: int) -> float:
         whole = (last - first) // _STEP
-        top = _largest(address + 4 * first, whole)
+        top: float = _largest(address + 4 * first, whole)
         for j in range(first + whole * _STEP, last):
             top = line[j] if line[j] > top else top
         return top

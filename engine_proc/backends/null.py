@@ -19,9 +19,9 @@ from harness.common.specs import NullSpec
 from harness.common.stamps import FinishReason
 
 MAX_MODEL_LEN = 1 << 20
-#: The last part of an ideal service, but no more than a tenth of it, is not slept through: virtual machines wake a
-#: thread up to half a millisecond late at p99.
-_LAST_NS = 1_000_000
+#: The last part of an ideal service is not slept through: a tenth of it within these bounds. Virtual machines wake a
+#: thread up to a millisecond late at p99.
+_LAST_NS = (150_000, 1_000_000)
 
 
 class NullBackend:
@@ -117,7 +117,7 @@ class NullBackend:
             while self._clock() < end:
                 pass
         elif self._spec.ideal:
-            last = min(_LAST_NS, self._spec.service_ns // 10)
+            last = min(max(self._spec.service_ns // 10, _LAST_NS[0]), _LAST_NS[1])
             time.sleep(max(end - last - self._clock(), 0) / 1e9)
             while self._clock() < end:  # a sleep overshoots by more than the harness may be off
                 time.sleep(0)  # gives the GIL up

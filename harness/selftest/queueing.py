@@ -28,8 +28,8 @@ class Served:
     """Requests of a single server in the order of their arrival, int64[n] ns each.
 
     arrivals: t_tokenized, when the engine could begin. starts: t_scheduled, when its step loop did. ends:
-    t_first_token. freed: when the step loop was done with the request, its result sent. service_ns: what the null engine
-    was told that a service takes.
+    t_first_token. freed: when the step loop was done with the request, its result sent. service_ns: what the null
+    engine was told that a service takes.
     """
 
     arrivals: Int64Array
@@ -73,8 +73,8 @@ def lindley_residuals(served: Served) -> Residuals:
     """How far off Lindley's recursion the services were, without signs.
 
     Ends: the recursion knows the arrivals and the scripted service time, and nothing of what the server did. Starts: it
-    knows the services as recorded, which last until the result is on its way; so W_{i+1} = max(0, freed_i - A_{i+1}), and
-    what is left is the time in which a free server leaves a request that is there.
+    knows the services as recorded, which last until the result is on its way; so W_{i+1} = max(0, freed_i - A_{i+1}),
+    and what is left is the time in which a free server leaves a request that is there.
     """
     scripted = lindley_starts(served.arrivals, np.full(len(served.arrivals), served.service_ns, dtype=np.int64))
     recorded = np.maximum(served.arrivals, np.concatenate((served.arrivals[:1], served.freed[:-1])))

@@ -147,21 +147,21 @@ def test_it_says_what_it_is() -> None:
     assert backend().capacity().vocab_size == VOCAB
 
 
-def test_an_ideal_service_begins_when_the_server_is_free_and_the_request_is_there() -> None:
+@pytest.mark.parametrize(("service_ns", "late_ns"), [(1_000_000, 140_000), (5_000_000, 490_000), (50_000_000, 990_000)])
+def test_an_ideal_service_begins_when_the_server_is_free_and_the_request_is_there(service_ns: int, late_ns: int) -> None:
     """The Lindley recursion: end = max(end before, arrival) + service, however late the step loop comes, and however
-    late a sleep wakes up, up to the last 150 us."""
+    late a sleep wakes up, up to a tenth of the service or 150 us."""
     clock = FakeClock(1_000, tick=10)
-    late_ns = 140_000
 
     def sleep(seconds: float) -> None:
         clock.now += round(seconds * 1e9) + (late_ns if seconds else 0)
 
-    engine = NullBackend(NullSpec(service_ns=1_000_000, ideal=True), 1, VOCAB, clock)
+    engine = NullBackend(NullSpec(service_ns=service_ns, ideal=True), 1, VOCAB, clock)
     ends = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine_proc.backends.null.time.sleep", sleep)
-        for row, arrived in enumerate((900, 950, 5_000_000)):
+        for row, arrived in enumerate((900, 950, 5 * service_ns)):
             engine.add(EngineRequest(row, [1], 1, Sampling(), arrived_ns=arrived))
         while engine.has_work():
             ends.append(engine.step().tokens_ns)
-    assert ends == pytest.approx([900 + 1_000_000, 900 + 2_000_000, 6_000_000], abs=40)
+    assert ends == pytest.approx([900 + service_ns, 900 + 2 * service_ns, 6 * service_ns], abs=40)
