@@ -26,8 +26,9 @@ from harness.common.probes.ring import EXACT, RingWriter
 from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
 from harness.common.processes import name_thread
 
-#: 200 looks a second: about 0.3 % of a core, and a stall of 5 ms is met by two looks of three.
-PERIOD_NS = 5_000_000
+#: 100 looks a second: about 0.25 % of a core, and a stall of 5 ms is met by two looks of five. (Twice as many, with the
+#: hiccup monitor beside them, were 1 % of a core that the engine needs.)
+PERIOD_NS = 10_000_000
 LONGEST_SLEEP = 10  # periods; the stop word is read at every wake-up
 NAME = "gil-probe"
 _WORTH_READING_NS = 20_000  # a shorter wait holds no run-queue delay worth a system call

@@ -27,7 +27,7 @@ from harness.common.processes import name_thread
 
 SLEEP_NS = 1_000_000
 #: On a core that the engine needs: a wake-up costs some 14 us there, a thousand a second would be seen in its speed.
-SHARED_SLEEP_NS = 5_000_000
+SHARED_SLEEP_NS = 10_000_000
 THRESHOLD_NS = 100_000  # below it, it is the timer
 NAME = "hiccups"
 _LONG = 1 << 62
