@@ -55,11 +55,11 @@ def test_probes_get_room_for_the_time_planned_within_bounds() -> None:
     load = plan(1, 1)
     load.offsets_ns[1] = 100 * 10**9
     shape = collector_shape(load, lay_out(load, 0, 0, 2), probed_cpus=3)
-    assert shape.gil == (2 * 200 + 60) * 200  # a look every 5 ms for twice the planned time and a minute
+    assert shape.gil == (2 * 200 + 60) * 100  # a look every 10 ms for twice the planned time and a minute
     assert shape.cpus == 2 * 2 * (3 + 1)
     load.offsets_ns[1] = 10**18
     longest = collector_shape(load, lay_out(load, 0, 0, 2), probed_cpus=3)
-    assert longest.gil == 1_000_000 and collector_bytes(longest) < 150 << 20
+    assert longest.gil == 500_000 and collector_bytes(longest) < 150 << 20
 
 
 def test_negative_token_counts_take_no_room_from_others() -> None:
