@@ -143,6 +143,10 @@ def test_a_server_that_starts_late_fails_lindley_and_keeps_its_slope() -> None:
     assert len(names) == 3 and all("off Lindley" in name for name in names)  # beyond capacity it is free that late, too
 
 
+def test_a_server_that_is_slower_than_it_says_fails_the_slope() -> None:
+    assert any("slope" in name for name in failed(dd1_lines(MadeSessions(slow=1.02), SIZES)))
+
+
 @pytest.mark.parametrize("load", [0.3, 0.5])
 def test_a_perfect_server_passes_m_d_1_on_ten_seeds(load: float) -> None:
     sessions = MadeSessions()
