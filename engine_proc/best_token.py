@@ -104,8 +104,8 @@ class BestToken:
         self._params = np.zeros(_NUM_FIELDS, np.int64)
 
     def __call__(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The first of the largest of each row of `logits` [rows, vocab], whose rows are contiguous. A NaN is never
-        taken while there is something else."""
+        """The first of the largest of each row of `logits` [rows, vocab], whose rows are contiguous. A NaN is not
+        taken, unless some thread's columns hold nothing else."""
         rows, width = logits.shape
         threads = min(self._run.max_threads, width)
         places, tops = np.empty((threads, rows), np.int64), np.empty((threads, rows), np.float32)

@@ -15,7 +15,7 @@ from engine_proc.backends import native_parts
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
 from engine_proc.backends.native_parts import Kernels
-from engine_proc.model_runner import bucket
+from engine_proc.model_runner import bucket, pass_limit
 from engine_proc.models.builtin import random_weights
 from engine_proc.models.gpt2 import GPT2Config
 from engine_proc.models.loader import load_model
@@ -99,6 +99,14 @@ def test_a_bucket_holds_its_tokens_and_is_one_that_warm_up_runs(num_tokens: int)
     step = 1 if num_tokens <= 16 else 16 if num_tokens <= 512 else 64
     assert num_tokens <= padded < num_tokens + step
     assert bucket(padded) == padded and padded % step == 0
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "most", "limit"),
+    [(1, 2048, 512), (1535, 2048, 512), (1536, 2048, 2048), (100, 64, 64), (1000, 1 << 20, 1 << 20)],
+)
+def test_a_step_of_middling_size_goes_in_short_passes_on_a_cpu(num_tokens: int, most: int, limit: int) -> None:
+    assert pass_limit(num_tokens, most) == limit
 
 
 def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:
