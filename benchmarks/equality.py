@@ -27,8 +27,11 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 from benchmarks.equality_cases import (  # noqa: E402
+    COMBINED,
+    EACH_CHOICE,
     RATIO,
-    SETTINGS,
+    SERVED,
+    SINGLE,
     TOLERANCE,
     Found,
     Products,
@@ -55,11 +58,11 @@ class Job(NamedTuple):
 
 def jobs_of(needs_exact: bool, wanted: Sequence[Setting]) -> list[Job]:
     """Packed products in every setting; where float32 products alone lead beyond the tolerance, exact ones do that, and
-    packed ones run in the first setting."""
+    packed ones run in SERVED."""
     jobs = []
     for setting in wanted:
         is_native = setting.engine == "native"
-        if not needs_exact or not is_native or setting == SETTINGS[0]:
+        if not needs_exact or not is_native or setting == SERVED:
             jobs.append(Job(setting, "packed", not needs_exact))
         if needs_exact and is_native:
             jobs.append(Job(setting, "exact", True))
@@ -131,8 +134,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--exact", default="builtin:smollm2",
                         help="models whose settings need exact products to be within the tolerance")  # fmt: skip
     parser.add_argument("--prompts", type=int, default=480)
-    parser.add_argument("--settings", default="", help="only those whose name contains one of these, comma-separated")
-    parser.add_argument("--group", type=int, default=24, help="prompts whose reference logits are held at a time")
+    parser.add_argument("--settings", default="",
+                        help="those whose name contains one of these, comma-separated (default: each choice once)")
+    parser.add_argument("--group", type=int, default=120, help="prompts whose reference logits are held at a time")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--until", type=_until, default=float("inf"), metavar="HH:MM", help="start nothing after that")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, written as it goes")
@@ -142,23 +146,25 @@ def _arguments() -> argparse.Namespace:
 
 
 def run_all(arguments: argparse.Namespace, done: set[tuple[str, int, str, str]]) -> Iterator[dict[str, Any]]:
-    """Records in order of value: a group of each model after the other in the settings of a sweep, then the next."""
-    wanted = [s for s in SETTINGS if any(part in s.name for part in arguments.settings.split(","))]
+    """Records, a group of each model after the other, in every setting: the references of a group are made once."""
+    known = (*EACH_CHOICE, *COMBINED, *SINGLE)
+    parts = [part for part in arguments.settings.split(",") if part]
+    wanted = [s for s in known if any(part in s.name for part in parts)] if parts else EACH_CHOICE
+    if not wanted:
+        sys.exit(f"--settings: no setting's name contains {arguments.settings!r}")
     names = arguments.models.split(",")
     loaded = {name: load_model(name) for name in names}
-    parts = {name: groups(load_prompts(name, arguments.prompts), arguments.group) for name in names}
-    for sweep in sorted({setting.sweep for setting in wanted}):
-        for number in range(max(map(len, parts.values()))):
-            for name in names:
-                jobs = jobs_of(name in arguments.exact.split(","), [s for s in wanted if s.sweep == sweep])
-                jobs = [job for job in jobs if (name, number, job.setting.name, job.products) not in done]
-                if not jobs or number >= len(parts[name]) or time.time() >= arguments.until:
-                    continue
-                part = parts[name][number]
-                for record in run_group(loaded[name], name, number, part, jobs, arguments.until):
-                    if key_of(record) not in done:
-                        done.add(key_of(record))
-                        yield record
+    prompts = {name: groups(load_prompts(name, arguments.prompts), arguments.group) for name in names}
+    for number in range(max(map(len, prompts.values()))):
+        for name in names:
+            jobs = jobs_of(name in arguments.exact.split(","), wanted)
+            jobs = [job for job in jobs if (name, number, job.setting.name, job.products) not in done]
+            if not jobs or number >= len(prompts[name]) or time.time() >= arguments.until:
+                continue
+            for record in run_group(loaded[name], name, number, prompts[name][number], jobs, arguments.until):
+                if key_of(record) not in done:
+                    done.add(key_of(record))
+                    yield record
 
 
 def main() -> int:

@@ -44,7 +44,7 @@ Observer = Callable[[list[int], Tensor], None]
 
 class Setting(NamedTuple):
     """One configuration. `warm`: the prompts go through twice, and the second time counts; `small_pool`: so few blocks
-    that sequences are preempted. `sweep`: 0 for what is worth most, 2 for what takes longest."""
+    that sequences are preempted."""
 
     name: str
     batch: int = 16
@@ -52,33 +52,43 @@ class Setting(NamedTuple):
     warm: bool = False
     small_pool: bool = False
     engine: Engine = "native"
-    sweep: int = 0
 
 
-def _chunk(size: int, **more: Any) -> Setting:
-    return Setting(f"chunk {size}", options={"prefill_max_tokens": size}, **more)
+def _chunk(size: int, name: str = "", **more: Any) -> Setting:
+    options = {"prefill_max_tokens": size, **more.pop("options", {})}
+    return Setting(name or f"chunk {size}", options=options, **more)
 
 
-SETTINGS = (
-    Setting("paged, batch 16"),
+SERVED = Setting("paged, prefix cache, batch 16")
+TRANSFORMERS = Setting("engine transformers", engine="transformers")
+#: Each choice at least once: paged on and off; prefix cache on, off and warm; chunks of 1 token, a block less one, a
+#: block, one more, and beyond any prompt; batch 1 and 16; preemption; both engines.
+EACH_CHOICE = (
+    SERVED,
+    _chunk(BLOCK + 1, "dense twin, no prefix cache, chunk 17", options={"paged_attn": False, "prefix_cache": False}),
+    _chunk(BLOCK, "prefix cache warm, chunk 16", warm=True),
+    _chunk(BLOCK - 1, "preemption, chunk 15", small_pool=True),
+    _chunk(1 << 20, "batch 1, chunk beyond any prompt", batch=1),
+    TRANSFORMERS,
+    _chunk(1),
+)
+#: Choices that only meet each other.
+COMBINED = (
+    _chunk(17, "chunk 17, warm, dense twin", options={"paged_attn": False}, warm=True),
+    _chunk(64, "decode first, chunk 64", options={"policy": "decode_first"}),
+    _chunk(17, "preemption, chunk 17, decode first", options={"policy": "decode_first"}, small_pool=True),
+    Setting("overlap", options={"overlap": True}),
+    Setting("overlap, preemption", options={"overlap": True}, small_pool=True),
+)
+#: One choice at a time.
+SINGLE = (
     Setting("preemption", small_pool=True),
     Setting("prefix cache warm", warm=True),
-    _chunk(BLOCK + 1),
     Setting("dense twin", options={"paged_attn": False}),
     Setting("no prefix cache", options={"prefix_cache": False}),
     Setting("batch 1", batch=1),
-    _chunk(BLOCK),
-    _chunk(BLOCK - 1),
-    Setting("chunk beyond any prompt", options={"prefill_max_tokens": 1 << 20}),
-    Setting("engine transformers", engine="transformers"),
-    Setting("chunk 17, warm, dense twin", options={"prefill_max_tokens": 17, "paged_attn": False}, warm=True, sweep=1),
-    Setting("decode first, chunk 64", options={"policy": "decode_first", "prefill_max_tokens": 64}, sweep=1),
-    Setting("preemption, chunk 17, decode first", options={"policy": "decode_first", "prefill_max_tokens": 17},
-            small_pool=True, sweep=1),
-    Setting("overlap", options={"overlap": True}, sweep=1),
-    Setting("overlap, preemption", options={"overlap": True}, small_pool=True, sweep=1),
-    _chunk(1, sweep=2),
-)  # fmt: skip
+    *map(_chunk, (BLOCK - 1, BLOCK, BLOCK + 1)),
+)
 
 
 class Reference(NamedTuple):
@@ -183,7 +193,8 @@ def make_backend(model: str | LoadedModel, setting: Setting, prompts: Sequence[l
 
         name = model if isinstance(model, str) else model.name
         return ObservedTransformers(name, setting.batch, EngineOptions(kv_blocks=16 * 64, **setting.options), observe)
-    options: dict[str, Any] = {"kv_blocks": 16 * 64, "block_size": BLOCK, **setting.options}
+    room = sum(-(-(len(prompt) + NEW_TOKENS) // BLOCK) for prompt in prompts)  # what is warm must still be there
+    options: dict[str, Any] = {"kv_blocks": max(16 * 64, room + 1), "block_size": BLOCK, **setting.options}
     if setting.small_pool:
         options |= {"kv_blocks": small_pool_blocks(prompts), "block_size": SMALL_BLOCK}
     kernels = Kernels(exact_linear=products == "exact")

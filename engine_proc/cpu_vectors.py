@@ -32,7 +32,7 @@ def pointer(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _float_of(typing_context: Any, bits: Any) -> Any:
+def float_of(typing_context: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], F32)
 
@@ -247,7 +247,7 @@ def exponential(x: Any) -> Any:
     p = p * r + np.float32(4.1665795894e-2)
     p = p * r + np.float32(1.6666665459e-1)
     p = p * r + np.float32(5.0000001201e-1)
-    return (p * r * r + r + np.float32(1.0)) * _float_of(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    return (p * r * r + r + np.float32(1.0)) * float_of(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
 
 
 @njit(nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")

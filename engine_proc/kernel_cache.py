@@ -27,7 +27,8 @@ from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
-_SOURCES = ("cpu_vectors", "cpu_kernels", "prefill_kernel", "few_rows", "row_products", "best_token", "kernel_cache")
+_SOURCES = ("cpu_vectors", "cpu_kernels", "prefill_kernel", "few_rows", "row_products", "best_token", "exact_rows",
+            "kernel_cache")  # fmt: skip
 _DIGEST_BYTES = 32
 _SIGNATURE = ((types.int64,), types.void)
 

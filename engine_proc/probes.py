@@ -14,7 +14,7 @@ class EngineProbes:
     def __init__(self, collector: Collector, clock: Clock, *, plain: bool) -> None:
         """Compiles the GIL probe, which takes a third of a second, unless `plain`."""
         self._gil = make_gil_probe(collector.rings["gil"], collector.control, CONTROL_WORDS["stop"], clock, plain=plain)
-        self._gc = GcProbe(collector.rings["gc_engine"], clock)
+        self._gc = GcProbe(collector.rings["gc_engine"], collector.control, clock)
 
     def start(self) -> None:
         self._gil.start()

@@ -125,7 +125,7 @@ class Submitter:
         notes = [real_time.held] if real_time is not None else []
         notes += [lock_memory()] if self._spec.mlock else []
         if self._spec.probes:
-            GcProbe(collector.rings["gc_submitter"], monotonic_ns).install()
+            GcProbe(collector.rings["gc_submitter"], collector.control, monotonic_ns).install()
         name_thread("pacer")
         report = {
             "name": pacer.name,

@@ -31,6 +31,8 @@ LIBRARY_THREADS = ("TMonitor", "tqdm_monitor", "pytest_timeout", "pymp-", "Induc
 def pytest_configure(config: pytest.Config) -> None:
     """Isolate the session: children are recognized by an environment mark, temp folders lie in a folder of our own."""
     os.environ[MARK] = uuid.uuid4().hex
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: torch with more threads waits for its own in turns
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = child_env()["PYTHONPATH"]
     # Short, since a socket's path may have 107 bytes and pytest's own folders come on top.
     folder = tempfile.TemporaryDirectory(prefix="it-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)

@@ -71,7 +71,7 @@ def build_parts(
     """Raises ConfigError where the KV cache does not fit."""
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}; it must be at least 1")
-    packed = kernels.packed_linear and not kernels.exact_linear and can_pack(device)
+    packed = kernels.packed_linear and not kernels.exact_linear and can_pack(device, dtype)
     model = build_model(loaded, device, dtype, packed, kernels.exact_linear)
     if compile:
         model.compile()

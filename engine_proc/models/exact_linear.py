@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine_proc.models.linear import ACTIVATIONS, Linear
+
+if TYPE_CHECKING:
+    from engine_proc.exact_rows import ExactRows
+
+#: With more rows a float64 matrix product is faster than `ExactRows`.
+MOST_ROWS = 4
 
 
 class ExactLinear(Linear):
@@ -16,6 +24,7 @@ class ExactLinear(Linear):
     def __init__(self, weight: Tensor, bias: Tensor | None, wide: bool = False) -> None:
         """`weight` [out, in] and `bias` of any dtype; kept as float64. `wide`: results in float32."""
         super().__init__(weight.double(), None if bias is None else bias.double(), packed=False, wide=wide)
+        self._rows = _exact_rows(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._product(x).to(x.dtype)
@@ -29,7 +38,20 @@ class ExactLinear(Linear):
 
     def _product(self, x: Tensor) -> Tensor:
         """[tokens, out] in float64."""
-        return F.linear(x.to(torch.float64), self._weight, self._bias)
+        x = x.to(torch.float64)
+        if self._rows is None or x.shape[0] > MOST_ROWS:
+            return F.linear(x, self._weight, self._bias)
+        return self._rows(x) if self._bias is None else self._rows(x) + self._bias
+
+
+def _exact_rows(weight: Tensor) -> ExactRows | None:
+    if weight.device.type != "cpu":
+        return None
+    try:
+        from engine_proc.exact_rows import ExactRows
+    except ImportError:  # no numba here
+        return None
+    return ExactRows(weight)
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, packed: bool, exact: bool, wide: bool = False) -> Linear:

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 FUSED_GELU = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
 
 
-def can_pack(device: torch.device) -> bool:
-    """Whether this build of torch has the packed product for this device."""
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this build of torch has the packed product for this device and dtype. oneDNN refuses bfloat16 on a CPU
+    without AVX-512 or the like."""
     ops = torch.ops.mkldnn
     return (
         device.type == "cpu"
         and torch.backends.mkldnn.is_available()
         and hasattr(ops, "_reorder_linear_weight")
         and hasattr(ops, "_linear_pointwise")
+        and (dtype is not torch.bfloat16 or bool(ops._is_mkldnn_bf16_supported()))
     )
 
 

@@ -41,6 +41,7 @@ CONTROL_WORDS: dict[str, int] = {
     "current_run": 2,
     "receiver_stop": 3,  # set once the engine has ended: what it sent last is still taken
     "aborts_sent": 4,
+    "probes_rest": 5,  # not 0: the probes do nothing for now; set by who compares (benchmarks/observer_effect.py)
     # owned by: submitter (of several: the first; each has a line like it, see `submitter_line`)
     "sent": 8,
     "refused": 9,

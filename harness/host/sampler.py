@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.common.clock import NS_PER_MS, Clock
-from harness.common.collector import Collector
+from harness.common.collector import CONTROL_WORDS, Collector
 from harness.common.probes.ring import RingWriter
 from harness.host.cgroup import cpu_groups, throttling
 from harness.host.cpu_times import read_cpu_times
@@ -19,6 +19,7 @@ from harness.host.threads import ProcessThreads, ThreadTimes
 SAMPLE_NS = 100 * NS_PER_MS
 CGROUP = -1
 NAME_BYTES = 16
+_REST = CONTROL_WORDS["probes_rest"]
 
 
 class HostSampler:
@@ -26,6 +27,7 @@ class HostSampler:
 
     def __init__(self, collector: Collector, pids: Mapping[int, int], cpus: frozenset[int], clock: Clock) -> None:
         """pids: process id by process number (see `harness.contention.PROCESSES`); cpus: those of our processes."""
+        self._control = collector.control
         self._threads = RingWriter(collector.rings["threads"])
         self._cpu_ring = RingWriter(collector.rings["cpus"])
         self._processes = {number: ProcessThreads(pid) for number, pid in pids.items()}
@@ -46,7 +48,7 @@ class HostSampler:
 
     def tick(self, now: int) -> None:
         """Called often while a run goes on; reads the threads' times where it is time for that."""
-        if now < self._next:
+        if now < self._next or self._control[_REST]:
             return
         self._next = now + SAMPLE_NS
         for number, process in self._processes.items():

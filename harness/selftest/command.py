@@ -20,6 +20,7 @@ from harness.selftest.lines import Line, told
 from harness.selftest.parts import (
     FULL,
     QUICK,
+    SERVICE_MS,
     Runs,
     Sizes,
     clock_lines,
@@ -43,7 +44,7 @@ OPTIONS = (
     Option(("--seeds",), "seeds", "N", "M/D/1 sessions a load, each with a seed of its own (default 1)"),
     Option(("--seed",), "seed", "K", "the first of these seeds (default 1)"),
     Option(("--service-ms",), "service_ms", "MS",
-           "service time of the queueing sessions, 1 to 1000 (default 10; what is allowed is 2 % of it)"),
+           "service time of the queueing sessions, 1 to 1000 (default 25; what is allowed is 2 % of it)"),
     Option(("--only",), "only", "PART[,PART]", f"some parts only, of {', '.join(PARTS)}"),
     Option(("--out",), "out", "DIR", "keep the sessions' folders and selftest.json there (default: nothing is kept)"),
     Option(("--json",), "json", "", "print JSON in place of the table"),
@@ -92,8 +93,9 @@ def _asked(program: str, argv: Sequence[str]) -> Asked:
             known = nearest(part, list(PARTS)) or f": there are {', '.join(PARTS)}"
             raise ConfigError(f"--only: there is no part {part!r}{known}")
     first, count = whole(own, "seed", 1, 0, 1 << 31), whole(own, "seeds", 1, 1, 1000)
+    service_ms = float(whole(own, "service_ms", int(SERVICE_MS), 1, 1000))
     return Asked(
-        sizes=(QUICK if own.get("quick") else FULL)._replace(service_ms=float(whole(own, "service_ms", 10, 1, 1000))),
+        sizes=(QUICK if own.get("quick") else FULL)._replace(service_ms=service_ms),
         seeds=tuple(range(first, first + count)),
         parts=tuple(part for part in PARTS if part in parts),
         out=Path(own["out"]) if "out" in own else None,

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.common.clock import NS_PER_MS, NS_PER_S, Clock
-from harness.common.collector import Collector, Int64Array, read_header
-from harness.common.errors import CollectorError
+from harness.common.collector import Int64Array
+from harness.selftest.attached import SHM, attach_to
 
 #: Short against a service of 5 ms, long enough that looking costs the shared core next to nothing.
 SAMPLE_NS = 2 * NS_PER_MS
-_SEARCH_S = 0.02
 
 
 class Occupancy(NamedTuple):
@@ -35,8 +34,8 @@ class OccupancyWatch:
     """Samples the session that will publish its folder as `final`, over run number `run`. Owned by its thread until
     `stop` has returned. Each request gets one token, so that tokens made are requests that left."""
 
-    def __init__(self, final: Path, run: int, clock: Clock, folder: Path = Path("/dev/shm")) -> None:
-        self._final = str(final)
+    def __init__(self, final: Path, run: int, clock: Clock, folder: Path = SHM) -> None:
+        self._final = final
         self._run = run
         self._clock = clock
         self._folder = folder
@@ -55,7 +54,7 @@ class OccupancyWatch:
         return Occupancy(samples[:, 0], samples[:, 1])
 
     def _watch(self) -> None:
-        collector = self._find()
+        collector = attach_to(self._final, self._stop, self._folder)
         if collector is None:
             return
         period_s = SAMPLE_NS / NS_PER_S
@@ -64,14 +63,3 @@ class OccupancyWatch:
                 tokens = collector.word("tokens")  # first: one that leaves between the two looks is counted as in
                 self._samples.append((self._clock(), collector.word("ingress") - tokens))
         collector.close()
-
-    def _find(self) -> Collector | None:
-        """Wait for the collector whose description names our folder."""
-        while not self._stop.wait(_SEARCH_S):
-            for path in self._folder.glob("isorate-*.collector"):
-                try:
-                    if read_header(path).meta.get("final") == self._final:
-                        return Collector.attach(path, writable=False)
-                except (CollectorError, OSError, ValueError):  # another's, or not whole yet
-                    continue
-        return None

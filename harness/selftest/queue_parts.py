@@ -44,7 +44,7 @@ def dd1_lines(runs: Runs, sizes: Sizes) -> list[Line]:
     lines = []
     for name, load in (("D/D/1 at load 0.5", 0.5), (f"D/D/1 at load {OVERLOAD:g}", OVERLOAD)):
         rate = load * 1e3 / sizes.service_ms
-        words = [*service(sizes), "--rate", f"{rate:.9g}", "--num-requests", str(sizes.dd1)]
+        words = [*service(sizes.service_ms), "--rate", f"{rate:.9g}", "--num-requests", str(sizes.dd1)]
         queue = served(runs.run(f"dd1-{load:g}", words), sizes)
         lines += lindley_lines("dd1", name, [lindley_residuals(queue)], queue.service_ns)
     off = 100.0 * abs(overload_slope(queue, round(NS_PER_S / rate)) - 1.0)
@@ -71,7 +71,7 @@ def md1_lines(runs: Runs, sizes: Sizes, load: float, seeds: Sequence[int]) -> li
     rate = f"{load * 1e3 / sizes.service_ms:.9g}"
     sessions, results, residuals = [], [], []
     for seed in seeds:
-        words = [*service(sizes), "--arrival", "poisson", "--rate", rate, "--num-requests", str(sizes.md1)]
+        words = [*service(sizes.service_ms), "--arrival", "poisson", "--rate", rate, "--num-requests", str(sizes.md1)]
         measured = runs.run(f"md1-{load:g}-{seed}", [*words, "--seed", str(seed)], watch=seed == seeds[0])
         queue = served(measured, sizes)
         sessions.append(measured)

@@ -17,11 +17,13 @@ import torch
 from tiny_gpt2 import one_thread, save_model, tiny_weights
 
 from benchmarks.equality_cases import (
+    COMBINED,
     NEW_TOKENS,
     QUESTIONS,
     RATIO,
-    SETTINGS,
+    SERVED,
     TOLERANCE,
+    TRANSFORMERS,
     Found,
     Products,
     Reference,
@@ -53,8 +55,6 @@ COVERING = (
     (range(38, 39), Setting("batch 1, chunk beyond any prompt", batch=1, options={"prefill_max_tokens": 1 << 20})),
     (range(39, 40), Setting("chunk 1", options={"prefill_max_tokens": 1})),
 )  # fmt: skip
-COMBINED = [setting for setting in SETTINGS if setting.sweep == 1]
-TRANSFORMERS = next(setting for setting in SETTINGS if setting.engine == "transformers")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,7 +120,7 @@ def test_small_gpt2_matches_generate_in_combined_settings(small: Case, number: i
     assert run(small, setting, range(8 * number, 8 * number + 8)).worst <= TOLERANCE
 
 
-@pytest.mark.parametrize("setting", [SETTINGS[0], TRANSFORMERS], ids=name_of)
+@pytest.mark.parametrize("setting", [SERVED, TRANSFORMERS], ids=name_of)
 def test_builtin_gpt2_matches_generate_on_all_prompts(gpt2: Case, setting: Setting) -> None:
     assert run(gpt2, setting, range(NUM_PROMPTS)).worst <= TOLERANCE
 
@@ -136,7 +136,7 @@ def test_smollm2_as_it_serves_is_as_near_to_the_truth_as_float32_is(smollm2: Cas
     float32 = compare_references(smollm2.expected, references(module, smollm2.prompts, NUM_PROMPTS))
     print(f"generate in float32 itself: worst {float32.worst:.1e}, rms {float32.rms:.1e}")
     assert float32.wrong == []
-    assert run(smollm2, SETTINGS[0], range(NUM_PROMPTS)).rms <= RATIO * float32.rms
+    assert run(smollm2, SERVED, range(NUM_PROMPTS)).rms <= RATIO * float32.rms
     assert run(smollm2, TRANSFORMERS, range(8)).rms <= RATIO * float32.rms
 
 

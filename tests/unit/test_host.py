@@ -18,6 +18,7 @@ from harness.host.cpu_latency import CpuLatency
 from harness.host.cpu_times import CpuTimes, read_cpu_times
 from harness.host.sampler import HostSampler, name_cells, name_of
 from harness.host.threads import ProcessThreads
+from helpers import wait_until
 
 # proc_stat(5): user nice system idle iowait irq softirq steal guest guest_nice, in ticks
 STAT = """cpu  100 0 100 1000 0 0 0 9 0 0
@@ -116,6 +117,27 @@ def test_the_sampler_marks_all_threads_and_cpus(tmp_path: Path) -> None:
     threads, cpus = read_ring(collector.rings["threads"]).rows, read_ring(collector.rings["cpus"]).rows
     assert os.getpid() in threads[:, 1] and (threads[:, 4] >= 0).all()
     assert cpus[:, 1].tolist() == [cpu, -1] and np.all(cpus[:, 0] == 5)
+
+
+def test_a_sampler_whose_probes_rest_reads_at_the_ends_of_a_run_alone(tmp_path: Path) -> None:
+    shape = CollectorShape(1, 1, 1, threads=64, cpus=8)
+    collector = Collector.create(tmp_path / "c", shape, {}, (os.getpid(), 1))
+    sampler = HostSampler(collector, {0: os.getpid()}, frozenset(), lambda: 5)
+    sampler.mark()
+    marked = int(collector.rings["threads"][0, 0])
+    collector.set_word("probes_rest", 1)
+    sampler.tick(10**12)
+    assert collector.rings["threads"][0, 0] == marked > 0
+    collector.set_word("probes_rest", 0)
+    ticks = iter(range(10**12, 2 * 10**12, 10**9))
+
+    def sampled() -> bool:
+        sampler.tick(next(ticks))
+        return bool(collector.rings["threads"][0, 0] > marked)
+
+    wait_until(sampled, what="a sample of this thread, which runs")
+    sampler.close()
+    collector.close()
 
 
 def test_idle_states_are_held_while_the_file_is_open_and_a_refusal_is_one_line(tmp_path: Path) -> None:

@@ -117,6 +117,8 @@ def test_padding_a_prefill_to_a_bucket_changes_no_logit(tiny: str) -> None:
             tiny, dtype="bfloat16", kernels=Kernels(bucket_passes=buckets),
             logits_observer=lambda _, step, logits=logits: logits.append(step.clone()),
         )  # fmt: skip
+        if not backend.describe()["packed_linear"]:
+            pytest.skip("passes are padded where bfloat16 is packed, and this CPU has no product for it")
         assert backend.describe()["bucket_passes"] is buckets
         backend.warm_up()
         Driver(backend).run(requests(MIXED[:4], new=1))

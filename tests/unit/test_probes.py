@@ -13,15 +13,16 @@ import pytest
 from fakes import FakeClock
 
 from harness.common.clock import monotonic_ns
-from harness.common.collector import Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.probes.gc_pauses import GcProbe
 from harness.common.probes.gil import CompiledGilProbe, make_gil_probe
 from harness.common.probes.hiccup import HiccupMonitor, compile_hiccups
-from harness.common.probes.ring import EXACT, PERIOD, SHORTEST, SLEEPS, read_ring
+from harness.common.probes.ring import EXACT, PERIOD, REST_NS, SHORTEST, SLEEPS, read_ring
 from harness.common.probes.schedstat import open_schedstat, run_delay
 from helpers import wait_until
 
 pytestmark = pytest.mark.timeout(60)
+REST = CONTROL_WORDS["probes_rest"]
 
 
 def ring(rows: int = 64) -> Int64Array:
@@ -29,7 +30,7 @@ def ring(rows: int = 64) -> Int64Array:
 
 
 def cell() -> Int64Array:
-    return np.zeros(1, dtype=np.int64)
+    return np.zeros(8, dtype=np.int64)
 
 
 @pytest.fixture(params=[False, True], ids=["compiled", "plain"])
@@ -56,6 +57,24 @@ def test_a_gil_probe_writes_waits_on_the_clock_and_says_whether_they_are_exact(
     assert (found.rows[:, 1] >= 0).all() and (found.rows[:, 2] >= 0).all()
     assert before - 10**9 < found.rows[0, 0] < monotonic_ns()
     assert found.head[EXACT] == int(isinstance(probe, CompiledGilProbe))
+
+
+def test_a_gil_probe_that_rests_writes_nothing_and_then_goes_on(probed: tuple[Int64Array, Int64Array, object]) -> None:
+    rows, control, _ = probed
+    wait_until(lambda: rows[0, 0] >= 1, 10, "the first look")
+    control[REST] = 1
+    wait_until(lambda: stands_still(rows[0], 0), 10, "an end of the looks")
+    seen = rows[0, 0]
+    control[REST] = 0
+    wait_until(lambda: rows[0, 0] >= seen + 5, 10, "looks after the rest")
+
+
+def stands_still(cells: Int64Array, i: int) -> bool:
+    """For two rests, a hundred times as long as the probes of these tests sleep else."""
+    seen, end = cells[i], time.monotonic() + 2 * REST_NS / 1e9
+    while cells[i] == seen and time.monotonic() < end:
+        time.sleep(0.005)
+    return bool(cells[i] == seen)
 
 
 def named(name: str) -> list[threading.Thread]:
@@ -102,9 +121,38 @@ def test_the_hiccup_monitor_counts_its_sleeps_and_keeps_the_shortest(plain: bool
     assert (found[:, 1] > 100_000).all() and (found[:, 2] >= 0).all()
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_hiccup_monitor_that_rests_sleeps_uncounted_and_takes_the_rest_for_no_hiccup(plain: bool) -> None:
+    rows, control = ring(), cell()
+    monitor = HiccupMonitor(rows, control, 0, (), monotonic_ns, None if plain else compile_hiccups(), 500_000)
+    control[REST] = 1
+    monitor.start()
+    assert stands_still(rows[0], SLEEPS) and rows[0, SLEEPS] == 0
+    control[REST] = 0
+    wait_until(lambda: rows[0, SLEEPS] >= 5, 10, "sleeps after the rest")
+    control[0] = 1
+    monitor.join()
+    assert rows[0, SHORTEST] < REST_NS
+
+
+def test_a_collection_in_a_rest_is_not_written() -> None:
+    rows, control = ring(), cell()
+    probe = GcProbe(rows, control, monotonic_ns)
+    probe.install()
+    try:
+        control[REST] = 1
+        gc.collect()
+        assert rows[0, 0] == 0
+        control[REST] = 0
+        gc.collect()
+    finally:
+        probe.remove()
+    assert rows[0, 0] > 0
+
+
 def test_every_collection_is_written_with_its_generation() -> None:
     rows = ring()
-    probe = GcProbe(rows, FakeClock(1_000, tick=7))
+    probe = GcProbe(rows, cell(), FakeClock(1_000, tick=7))
     probe.install()
     try:
         gc.collect(1)

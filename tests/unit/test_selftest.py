@@ -19,13 +19,14 @@ from harness.selftest import command
 from harness.selftest.lines import Line, at_most
 from harness.selftest.occupancy import Occupancy, OccupancyWatch
 from harness.selftest.parts import FULL, clock_lines, gil_lines, measure_floor, observer_lines, poisson_lines
+from harness.selftest.probes_rest import ProbesRest
 from harness.selftest.queue_parts import dd1_lines, little_line, md1_lines
 from harness.selftest.queueing import Served, enough_inside, lindley_limit_ns, lindley_residuals, md1_result
 from harness.selftest.sessions import Measured, read_stamps
 from harness.theory.lindley import lindley_starts
 from helpers import run_cli, wait_until
 
-SIZES = FULL._replace(md1=1500, plans=40)
+SIZES = FULL._replace(service_ms=10.0, md1=1500, plans=40)
 T0 = 10**12
 EXACT = {"actual": {"anderson_darling": 0.5}, "shift": {"delta_ca2": 0.001, "planned_ca2": 1.0}}
 
@@ -126,7 +127,7 @@ def test_the_limit_is_100_us_or_2_percent(service_ns: int, limit: int) -> None:
 
 
 def test_the_service_time_is_one_s_own_to_choose() -> None:
-    assert command._asked("isorate", []).sizes.service_ms == 10
+    assert command._asked("isorate", []).sizes.service_ms == 25
     assert command._asked("isorate", ["--service-ms", "50"]).sizes.service_ms == 50
 
 
@@ -246,6 +247,23 @@ def test_a_watch_without_a_collector_saw_nothing(tmp_path: Path) -> None:
     watch = OccupancyWatch(tmp_path / "b", 1, lambda: 0, tmp_path)
     watch.start()
     assert len(watch.stop().times) == 0
+
+
+@pytest.mark.timeout(20)
+def test_probes_rest_in_the_runs_of_the_order_on_off_off_on(tmp_path: Path) -> None:
+    meta = {"final": str(tmp_path / "b")}
+    path = tmp_path / "isorate-b.collector"
+    collector = Collector.create(path, CollectorShape(1, 1, 1), meta, (1, 1))
+    switch = ProbesRest(tmp_path / "b", 1, tmp_path)
+    switch.start()
+    rested = []
+    for run in range(1, 5):  # run 0 warms up
+        collector.set_word("current_run", run)
+        wait_until(lambda run=run: run - 1 in switch.seen, what="the run to be seen")
+        rested.append(collector.word("probes_rest"))
+    switch.stop()
+    collector.close()
+    assert rested == [0, 1, 1, 0]
 
 
 # The other parts

@@ -9,16 +9,19 @@ from __future__ import annotations
 import gc
 
 from harness.common.clock import Clock
-from harness.common.collector import Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.probes.ring import EXACT, RingWriter
+
+_REST = CONTROL_WORDS["probes_rest"]
 
 
 class GcProbe:
     """Listens between `install` and `remove`. The collector may run in any thread, one at a time."""
 
-    def __init__(self, ring: Int64Array, clock: Clock) -> None:
+    def __init__(self, ring: Int64Array, control: Int64Array, clock: Clock) -> None:
         ring[0, EXACT] = 1
         self._writer = RingWriter(ring)
+        self._control = control
         self._clock = clock
         self._start = 0
 
@@ -30,7 +33,7 @@ class GcProbe:
 
     def _note(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            self._start = self._clock()
+            self._start = 0 if self._control[_REST] else self._clock()
         elif self._start:
             self._writer.write(self._start, self._clock() - self._start, info["generation"], info["collected"])
             self._start = 0

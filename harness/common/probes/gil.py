@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from harness.common.clock import NS_PER_S, Clock
-from harness.common.collector import Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.nogil import NogilUnavailableError, load_numba, load_symbols
-from harness.common.probes.ring import EXACT, RingWriter
+from harness.common.probes.ring import EXACT, REST_NS, RingWriter
 from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
 from harness.common.processes import name_thread
 
@@ -31,6 +31,7 @@ from harness.common.processes import name_thread
 PERIOD_NS = 10_000_000
 LONGEST_SLEEP = 10  # periods; the stop word is read at every wake-up
 NAME = "gil-probe"
+REST = CONTROL_WORDS["probes_rest"]
 _WORTH_READING_NS = 20_000  # a shorter wait holds no run-queue delay worth a system call
 
 
@@ -100,6 +101,9 @@ class PlainGilProbe(_ProbeThread):
     def _loop(self, fd: int) -> None:
         writer, draw = RingWriter(self._ring), random.Random(1)
         while self._control[self._stop_cell] == 0 and self._own_stop[0] == 0:
+            if self._control[REST]:
+                time.sleep(REST_NS / NS_PER_S)
+                continue
             pause = min(int(draw.expovariate(1 / self._period_ns)), LONGEST_SLEEP * self._period_ns)
             before = run_delay(fd)
             due = self._clock() + pause
@@ -123,7 +127,7 @@ def make_gil_probe(
 def compile_probe() -> Any:
     """The loop, compiled by a call that finds the stop word set. Raises NogilUnavailableError."""
     loop = _build()
-    stopped = np.ones(1, dtype=np.int64)
+    stopped = np.ones(REST + 1, dtype=np.int64)
     _call(loop, np.zeros((2, 8), dtype=np.int64), stopped, 0, stopped, -1, PERIOD_NS)
     loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
     return loop
@@ -142,6 +146,7 @@ def _build() -> Any:
     take_gil, give_gil = symbols.gil_ensure, symbols.gil_release
     read_delay = compiled_run_delay(njit, symbols.pread)
     log, longest, worth_reading = np.log, LONGEST_SLEEP, _WORTH_READING_NS
+    rest, rest_ns = REST, REST_NS
 
     # scratch: a timespec. The thread has a Python thread state, given up for the length of this loop (nogil), which
     # PyGILState_Ensure takes up again and PyGILState_Release gives up: what a C extension does around a callback.
@@ -154,11 +159,16 @@ def _build() -> Any:
         while control[stop_cell] == 0 and own_stop[0] == 0:
             state = state * 6364136223846793005 + 1442695040888963407  # Knuth's MMIX generator, modulo 2**64
             share = ((state >> 11) & 9007199254740991) / 9007199254740992.0
-            due = now + min(int(-log(1.0 - share) * period), longest * period)
+            resting = control[rest] != 0
+            due = now + (rest_ns if resting else min(int(-log(1.0 - share) * period), longest * period))
             scratch[0] = due // 1_000_000_000
             scratch[1] = due % 1_000_000_000
             while clock_nanosleep(1, 1, here, 0) == 4:
                 pass
+            if resting:
+                clock_gettime(1, here)
+                now = scratch[0] * 1_000_000_000 + scratch[1]
+                continue
             before = read_delay(fd, text)
             clock_gettime(1, here)
             woke = scratch[0] * 1_000_000_000 + scratch[1]

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from harness.common.clock import NS_PER_S, Clock
-from harness.common.collector import Int64Array
+from harness.common.collector import CONTROL_WORDS, Int64Array
 from harness.common.nogil import NogilUnavailableError, load_numba, load_symbols
-from harness.common.probes.ring import EXACT, PERIOD, SHORTEST, SLEEPS, RingWriter
+from harness.common.probes.ring import EXACT, PERIOD, REST_NS, SHORTEST, SLEEPS, RingWriter
 from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
 from harness.common.processes import name_thread
 
@@ -30,6 +30,7 @@ SLEEP_NS = 1_000_000
 SHARED_SLEEP_NS = 10_000_000
 THRESHOLD_NS = 100_000  # below it, it is the timer
 NAME = "hiccups"
+REST = CONTROL_WORDS["probes_rest"]
 _LONG = 1 << 62
 
 
@@ -85,6 +86,10 @@ class HiccupMonitor:
         ring, clock, writer = self._ring, self._clock, RingWriter(self._ring)
         delay, began = run_delay(fd), clock()
         while self._control[self._stop_cell] == 0:
+            if self._control[REST]:
+                time.sleep(REST_NS / NS_PER_S)
+                delay, began = run_delay(fd), clock()
+                continue
             time.sleep(self._sleep_ns / NS_PER_S)
             took, waited = clock() - began, run_delay(fd)
             shortest = min(int(ring[0, SHORTEST]), took)
@@ -101,7 +106,7 @@ def compile_hiccups() -> Any:
         loop = _build()
     except NogilUnavailableError:
         return None
-    _call(loop, np.zeros((2, 8), dtype=np.int64), np.ones(1, dtype=np.int64), 0, -1, SLEEP_NS)
+    _call(loop, np.zeros((2, 8), dtype=np.int64), np.ones(REST + 1, dtype=np.int64), 0, -1, SLEEP_NS)
     loop.disable_compile()
     return loop
 
@@ -116,6 +121,7 @@ def _build() -> Any:
     clock_gettime, clock_nanosleep = symbols.clock_gettime, symbols.clock_nanosleep
     read_delay = compiled_run_delay(njit, symbols.pread)
     threshold, shortest_cell, sleeps_cell = THRESHOLD_NS, SHORTEST, SLEEPS
+    rest, rest_ns = REST, REST_NS
 
     def monitor(ring, control, stop_cell, scratch, text, fd, sleep_ns):  # type: ignore[no-untyped-def]
         here = scratch.ctypes.data
@@ -124,13 +130,18 @@ def _build() -> Any:
         clock_gettime(1, here)
         began = scratch[0] * 1_000_000_000 + scratch[1]
         while control[stop_cell] == 0:
-            due = began + sleep_ns
+            resting = control[rest] != 0
+            due = began + (rest_ns if resting else sleep_ns)
             scratch[0] = due // 1_000_000_000
             scratch[1] = due % 1_000_000_000
             while clock_nanosleep(1, 1, here, 0) == 4:
                 pass
             clock_gettime(1, here)
             now = scratch[0] * 1_000_000_000 + scratch[1]
+            if resting:
+                delay = read_delay(fd, text)
+                began = now
+                continue
             took = now - began
             ring[0, shortest_cell] = min(ring[0, shortest_cell], took)
             ring[0, sleeps_cell] += 1

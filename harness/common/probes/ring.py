@@ -10,6 +10,8 @@ from harness.common.collector import RING_CELLS, Int64Array
 
 #: Cells of a ring's head; cell 0 counts the rows written. EXACT: its times need no GIL to be taken.
 EXACT, SHORTEST, SLEEPS, PERIOD = 1, 2, 3, 4
+#: How long a probe sleeps while the control word `probes_rest` is set, before it looks again.
+REST_NS = 50_000_000
 
 
 class RingWriter:
