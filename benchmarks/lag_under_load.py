@@ -1,12 +1,14 @@
 """Submit lag beside an engine that is saturated and one that is idle: the same plan, in turns, on disjoint cores.
 
-    python benchmarks/lag_under_load.py --repeats 5
+    python benchmarks/lag_under_load.py --repeats 5 --wait spin
 
 2,000 prompts of 259 tokens, one every 2 ms, which is many times what the engine can do; clients give up after 5 s, so
 that a run ends. Saturated: isorate's native engine. Idle: the null engine without service time, which only receives.
 
-The control has nothing of isorate: a bare loop on the submitter's core reads the clock until each due time has come,
-while another process computes on the engine's core, or does not. What is late there, the host has made late.
+By default (`--wait auto`) the pacer sleeps between requests, and is as late as the host wakes it; with `--wait spin` it
+stays awake, as the control does. The control has nothing of isorate: a bare loop on the submitter's core reads the
+clock until each due time has come, while another process computes on the engine's core, or does not. What is late
+there, the host has made late.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ def isorate(engine: Sequence[str]) -> tuple[float, float, float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--wait", default="auto")
     parser.add_argument("--submitter-core", type=int, default=1)
     parser.add_argument("--engine-core", type=int, default=0)
     arguments = parser.parse_args()
@@ -77,7 +80,7 @@ def main() -> int:
     lags: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (*SIDES, *CONTROLS)}
     for repeat in range(arguments.repeats):
         for name, engine in SIDES.items():
-            p50, p99, longest, busy = isorate([*engine, *cores])
+            p50, p99, longest, busy = isorate([*engine, *cores, "--wait", arguments.wait])
             lags[name].append((p50, p99, longest))
             print(f"repeat {repeat}, {name}: p50 {p50:.3f}, p99 {p99:.3f}, max {longest:.1f} us, busy {busy:.1f} %")
         for name, is_busy in CONTROLS.items():

@@ -27,25 +27,25 @@ sys.path.insert(0, str(ROOT))
 
 from harness.selftest.probes_rest import ProbesRest, rests
 
-#: By engine: what is run for TTFT, and for throughput if that is another load.
+#: By engine: measured runs of a session (a whole number of on off off on), the load that is run for TTFT, and the one
+#: for throughput if that is another. Runs are short: a host drifts by a tenth within seconds.
 LOADS = {
     "null": (
-        ["--engine", "null", "--pretok", "--max-new-tokens", "1", "--rate", "500", "--num-requests", "1000"],
-        ["--engine", "null", "--pretok", "--max-new-tokens", "64", "--num-requests", "2000",
+        200,
+        ["--engine", "null", "--pretok", "--max-new-tokens", "1", "--rate", "500", "--num-requests", "250"],
+        ["--engine", "null", "--pretok", "--max-new-tokens", "64", "--num-requests", "1000",
          "--submit-interval-ms", "0"],
     ),
-    "gpt2": (["--pretok", "--num-requests", "16", "--submit-interval-ms", "250", "--max-new-tokens", "16"],),
+    "gpt2": (20, ["--pretok", "--num-requests", "16", "--submit-interval-ms", "250", "--max-new-tokens", "16"]),
 }  # fmt: skip
 FIGURES = ("TTFT p50", "engine throughput")
-#: Measured runs of a session: a whole number of on off off on.
-RUNS = 20
 
 
-def run_session(load: list[str]) -> list[dict[str, Any]]:
+def run_session(load: list[str], runs: int) -> list[dict[str, Any]]:
     """The measured runs of a session in which the probes rest by turns. Raises RuntimeError."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         out = Path(folder) / "out"
-        command = [sys.executable, "-m", "harness", *load, "--repeat-runs", str(RUNS), "--warmup-runs", "1",
+        command = [sys.executable, "-m", "harness", *load, "--repeat-runs", str(runs), "--warmup-runs", "1",
                    "--out", str(out), "--allow-invalid", "--quiet"]  # fmt: skip
         switch = ProbesRest(out, first_run=1)
         switch.start()
@@ -55,19 +55,20 @@ def run_session(load: list[str]) -> list[dict[str, Any]]:
             switch.stop()
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
-        runs: list[dict[str, Any]] = json.loads((out / "summary.json").read_text())["runs"][1:]
-    looks = [run["contention"]["gil_wait"]["count"] for run in runs]
+        found: list[dict[str, Any]] = json.loads((out / "summary.json").read_text())["runs"][1:]
+    looks = [run["contention"]["gil_wait"]["count"] for run in found]
     for number, count in enumerate(looks):
         if (count == 0) != rests(number):
             raise RuntimeError(f"run {number}: the GIL probe looked {count} times")
-    return runs
+    return found
 
 
 def pairs(engine: str) -> list[dict[str, list[float]]]:
     """Of neighbouring runs: TTFT p50 (us) of the paced load, and output tokens per s, with the probes on and off."""
-    paced, *burst = (run_session(load) for load in LOADS[engine])
+    number_of_runs, *loads = LOADS[engine]
+    paced, *burst = (run_session(load, number_of_runs) for load in loads)
     found = []
-    for first in range(0, RUNS, 2):
+    for first in range(0, number_of_runs, 2):
         pair = {}
         for number in (first, first + 1):
             run = (burst[0] if burst else paced)[number]

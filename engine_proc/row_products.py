@@ -59,6 +59,9 @@ def products() -> dict[str, Product]:
     if features.get("avx512f"):
         floats = _add_floats, _nothing, _no_end
         found.append(Product("avx512", torch.float32, 1, 1, 16, 16, 256, range(6, 17), *floats))
+    elif features.get("avx2") and features.get("fma"):
+        floats = _add_few_floats, _nothing, _no_end
+        found.append(Product("avx2", torch.float32, 1, 1, 6, 16, 256, range(2, 17), *floats))
     return {product.name: product for product in found}
 
 
@@ -181,6 +184,7 @@ def _fused_pairs(writer: _Writer, sums: Any, x: Any, weights: Any) -> Any:
 
 
 _add_floats = _vector_product(16, 1, 1, 4, _fused_floats)
+_add_few_floats = _vector_product(6, 1, 1, 4, _fused_floats)  # 12 sums of AVX2's 16 registers
 _add_pairs = _vector_product(8, 2, 2, 2, _fused_pairs)
 
 

@@ -92,13 +92,12 @@ def sampling_of(config: RunConfig) -> Sampling:
 def submitter_spec(config: RunConfig, placement: Placement, shard: int = 0) -> SubmitterSpec:
     """What submitter `shard` is told. Only one with cores that no other pacer and no engine uses may spin."""
     shards = placement.shards
-    others = {cpu for k, cores in enumerate(shards) if k != shard for cpu in cores}
     return SubmitterSpec(
         pacer=config.pacer,
         wait=config.wait,
         relative=config.schedule == "relative",
         cores=list(shards[shard]),
-        own_core=set(shards[shard]).isdisjoint(others.union(placement.engine)),
+        own_core=placement.has_own_core(shard),
         sampling=list(sampling_of(config)),
         max_concurrency=cap_of(config) or 0,
         probes=bool(config.probes) and shard == 0,  # its ring has one writer

@@ -84,7 +84,7 @@ class RunConfig(BaseModel):
     sine_period_s: Annotated[float, Field(ge=0.001, le=1e7, allow_inf_nan=False)] | None = None
     plan: FilePath | None = None
     pacer: Literal["auto", "python", "compiled"] = "auto"
-    wait: Literal["auto", "sleep", "hybrid"] = "auto"
+    wait: Literal["auto", "sleep", "hybrid", "spin"] = "auto"
     payload: Literal["inline", "index"] = "inline"
     # Traces
     trace: FilePath | None = None

@@ -48,6 +48,12 @@ class Placement:
         """The CPUs of each submitter."""
         return deal_cores(self.submitter, self.submitters)
 
+    def has_own_core(self, shard: int) -> bool:
+        """Whether submitter `shard` has cores that no other submitter and no engine uses, and so may spin."""
+        shards = self.shards
+        others = {cpu for k, cores in enumerate(shards) if k != shard for cpu in cores}
+        return set(shards[shard]).isdisjoint(others.union(self.engine))
+
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The CPUs of a taskset list such as `0,2-4,8-12:2` (range with stride), sorted, each once.

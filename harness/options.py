@@ -74,7 +74,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _value("--pacer", "KIND", "auto, python or compiled: the loop that keeps the clock (default auto)"),
         _value("--payload", "KIND", "inline: a message holds its request; index: its number alone, the engine reads "
                "the request from the plan (default inline)"),
-        _value("--wait", "KIND", "auto, sleep or hybrid: how the pacer waits, auto measures at start (default auto)"),
+        _value("--wait", "KIND", "auto, sleep, hybrid or spin: how the pacer waits; hybrid spins the last stretch, as "
+               "long as sleeps are late at start; spin never sleeps; auto is hybrid on its own core (default auto)"),
     ),
     "Traces": (
         _value("--trace", "FILE", "replay a recorded trace: it decides times and lengths; its format is recognised"),

@@ -38,7 +38,7 @@ from harness.report.finish import Outcome, finish_session
 from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.run import run_once
 from harness.session import Session, open_collector, open_session, start_children
-from harness.topology import check_topology_plan, place
+from harness.topology import check_topology_plan, check_waiting, place
 from harness.watch import stall_timeout_ns
 from harness.workspace import Workspace, absolute, drop_owner, open_workspace, sweep_dead
 
@@ -64,6 +64,7 @@ def run_session(config: RunConfig, command: list[str]) -> int:
     if config.submitters > 1 and draft.plan.gated:
         raise ConfigError("--submitters: requests that wait for the end of others have one submitter")
     check_topology_plan(config.topology, draft.plan)
+    check_waiting(config, placement)
     spans = lay_out(draft.plan, config.warmup_runs, config.warmup_requests, config.repeat_runs)
     limits = Limits() if config.limits is None else read_limits(config.limits, CHECK_IDS)
     workspace = open_workspace(config.out, config.collector_dir.expanduser())

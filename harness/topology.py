@@ -49,6 +49,13 @@ def check_topology_plan(topology: Topology, plan: LoadPlan) -> None:
         raise ConfigError(f"--topology inproc cannot run this plan, {_OPEN_LOOP}")
 
 
+def check_waiting(config: RunConfig, placement: Placement) -> None:
+    """Raises ConfigError for `--wait spin` on a core that others need: it would starve them."""
+    if config.wait == "spin" and not all(map(placement.has_own_core, range(placement.submitters))):
+        raise ConfigError("--wait spin: the submitter shares its core with the engine or with another submitter; give "
+                          "it one of its own (--submitter-cores), or use --wait sleep")  # fmt: skip
+
+
 def place(config: RunConfig, allowed: Iterable[int]) -> Placement:
     """Where the processes of a run go. Raises ConfigError as `default_placement`."""
     inproc = config.topology == "inproc"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from harness.common import control as words
-from harness.common.clock import NS_PER_S, clock_report, monotonic_ns
+from harness.common.clock import NS_PER_MS, NS_PER_S, clock_report, monotonic_ns
 from harness.common.collector import CONTROL_WORDS, Collector, Int64Array, submitter_line
 from harness.common.control import ControlChannel
 from harness.common.errors import ProtocolError, RunError
@@ -70,11 +70,16 @@ def make_gated_pacer(compiled: CompiledLoop, socket: zmq.Socket[bytes], collecto
     return GatedCompiledPacer(compile_gated(), socket, collector.control)
 
 
+#: `spin` sleeps only where the next request is further off: the stop word is looked at between sleeps.
+SPIN_NS = 50 * NS_PER_MS
+
+
 def choose_waiting(wait: str, own_core: bool, relative: bool, calibration: Calibration) -> tuple[str, Waiting]:
     """The wait mode's name and its margin: `auto` spins only where the submitter has a core of its own."""
     if wait == "auto":
         wait = "hybrid" if own_core else "sleep"
-    return wait, Waiting(relative, calibration.margin_ns if wait == "hybrid" else 0)
+    margins = {"sleep": 0, "hybrid": calibration.margin_ns, "spin": SPIN_NS}
+    return wait, Waiting(relative, margins[wait])
 
 
 def mean_rate(offsets_ns: Int64Array) -> float:

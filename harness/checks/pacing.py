@@ -91,7 +91,8 @@ SUBMIT_LAG = Check(
     name="Submit lag p99",
     unit="us",
     advice="The clock of the load was late by more than the result can bear: give the submitter a core of its own "
-    "(--submitter-cores), lower the rate, or use --pacer compiled.",
+    "(--submitter-cores), lower the rate, or use --pacer compiled; --wait spin where the host wakes sleepers late, as "
+    "virtual machines do.",
     measure=_submit_lag,
     rule="V1",
     source="MLPerf LoadGen's trace (p50 62 us), Endpoints (65 to 1772 us), wrk2 (1 ms)",

@@ -50,16 +50,17 @@ def test_real_sleeps_are_never_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait", "own_core", "name", "spins"),
+    ("wait", "own_core", "name", "margin_ns"),
     [
-        ("auto", True, "hybrid", True),
-        ("auto", False, "sleep", False),
-        ("hybrid", False, "hybrid", True),
-        ("sleep", True, "sleep", False),
+        ("auto", True, "hybrid", 240_000),
+        ("auto", False, "sleep", 0),
+        ("hybrid", False, "hybrid", 240_000),
+        ("sleep", True, "sleep", 0),
+        ("spin", True, "spin", 50_000_000),
     ],
 )
-def test_auto_spins_only_on_a_core_of_its_own(wait: str, own_core: bool, name: str, spins: bool) -> None:
+def test_auto_spins_only_on_a_core_of_its_own(wait: str, own_core: bool, name: str, margin_ns: int) -> None:
     calibration = calibrate(OvershootClock([160_000]))
     chosen, waiting = choose_waiting(wait, own_core, relative=True, calibration=calibration)
     assert chosen == name and waiting.relative
-    assert waiting.margin_ns == (240_000 if spins else 0)
+    assert waiting.margin_ns == margin_ns

@@ -90,7 +90,7 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("num_requests", "9" * 5000, "from 1 to"),
     ("pacer", "rust", "'python'"),
     ("payload", "pickle", "'inline' or 'index'"),
-    ("wait", "spin", "'hybrid'"),
+    ("wait", "busy", "'hybrid'"),
     ("prompt_repeats", "", "from 0 to"),
     ("prompt_repeats", "1,,2", "from 0 to"),
     ("prompt_repeats", "3,-1", "from 0 to"),

@@ -10,7 +10,9 @@ import pytest
 
 from harness import cores
 from harness.common.errors import ConfigError
+from harness.config import RunConfig
 from harness.cores import Placement, allowed_cpus, default_placement, format_cpu_list, parse_cpu_list
+from harness.topology import check_waiting
 from helpers import child_env
 
 
@@ -173,3 +175,16 @@ def test_a_cpu_is_among_its_own_siblings() -> None:
 
 def test_a_cpu_without_topology_is_a_core_of_its_own() -> None:
     assert cores.physical_siblings(60_000) == {60_000}
+
+
+@pytest.mark.parametrize(("cpus", "submitters", "refused"), [(1, 1, True), (2, 1, False), (2, 2, True), (3, 2, False)])
+def test_a_submitter_that_never_sleeps_needs_a_core_of_its_own(cpus: int, submitters: int, refused: bool) -> None:
+    placement = default_placement(range(cpus), siblings=lambda cpu: frozenset({cpu}), submitters=submitters)
+    for wait in ("auto", "sleep", "hybrid"):
+        check_waiting(RunConfig(wait=wait), placement)
+    spins = RunConfig(wait="spin")
+    if refused:
+        with pytest.raises(ConfigError, match="--wait spin: the submitter shares its core"):
+            check_waiting(spins, placement)
+    else:
+        check_waiting(spins, placement)
