@@ -31,6 +31,7 @@ from submitter_proc.pacer import (
     SENT,
     SLICE_NS,
     SLOT,
+    YIELD_NS,
     NonBlockingSender,
     PaceEnd,
     Waiting,
@@ -148,6 +149,8 @@ class GatedPythonPacer:
             if may_yield and (target - now > IO_RUN_NS or now - self._yielded > IO_STARVE_NS):
                 os.sched_yield()
                 self._yielded = now
+                if (given := self._clock() - now) > YIELD_NS:
+                    self._control[CONTROL_WORDS["yield_ns"]] += given
             self._control[CONTROL_WORDS["spin_ns"]] += self._clock() - now
             return False
         until = min(wake, now + SLICE_NS)

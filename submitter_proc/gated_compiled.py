@@ -23,6 +23,7 @@ from submitter_proc.pacer import (
     SENT,
     SLICE_NS,
     SLOT,
+    YIELD_NS,
     PaceEnd,
     Waiting,
 )
@@ -158,10 +159,13 @@ def _build_gated() -> Any:
     symbols, njit = load_symbols(), load_numba()
     release, is_full, take_in, send = _build_helpers()
     clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield
-    stop, spin_ns, finished_word = (CONTROL_WORDS[name] for name in ("stop", "spin_ns", "finished"))
+    stop, spin_ns, yield_ns, finished_word = (
+        CONTROL_WORDS[name] for name in ("stop", "spin_ns", "yield_ns", "finished")
+    )
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
     slice_ns, last_sleep_ns, io_run_ns, io_starve_ns = SLICE_NS, LAST_SLEEP_NS, IO_RUN_NS, IO_STARVE_NS
+    longest_empty_yield = YIELD_NS
     look_again_ns, far = LOOK_AGAIN_NS, FAR
     poll_own, poll_shared = POLL_NS, SHARED_POLL_NS
 
@@ -203,8 +207,12 @@ def _build_gated() -> Any:
             if now < target:
                 # No sleep since the last send: yield, else libzmq's I/O thread starves on a shared core.
                 if not slept and (target - now > io_run_ns or now - yielded > io_starve_ns):
-                    sched_yield()
                     yielded = now
+                    sched_yield()
+                    clock_gettime(1, here)
+                    given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
+                    if given > longest_empty_yield:
+                        control[yield_ns] += given
                 clock_gettime(1, here)
                 control[spin_ns] += scratch[0] * 1_000_000_000 + scratch[1] - now
                 continue

@@ -22,6 +22,7 @@ from submitter_proc.pacer import (
     SENT,
     SLICE_NS,
     SLOT,
+    YIELD_NS,
     PaceEnd,
     Waiting,
 )
@@ -72,11 +73,11 @@ def _build_pace() -> Any:
     symbols, njit = load_symbols(), load_numba()
     zmq_send, zmq_errno = symbols.zmq_send, symbols.zmq_errno
     clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield
-    stop, spin_ns = CONTROL_WORDS["stop"], CONTROL_WORDS["spin_ns"]
+    stop, spin_ns, yield_ns = CONTROL_WORDS["stop"], CONTROL_WORDS["spin_ns"], CONTROL_WORDS["yield_ns"]
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
     slice_ns, last_sleep_ns = SLICE_NS, LAST_SLEEP_NS
-    io_run_ns, io_starve_ns = IO_RUN_NS, IO_STARVE_NS
+    io_run_ns, io_starve_ns, longest_empty_yield = IO_RUN_NS, IO_STARVE_NS, YIELD_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
     def pace(socket, frames, starts, offsets, stamps, step, control, line, t0, relative, margin, scratch):
@@ -107,8 +108,12 @@ def _build_pace() -> Any:
             woke = now
             while now < deadline:
                 if short and (deadline - now > io_run_ns or now - yielded > io_starve_ns):
-                    sched_yield()
                     yielded = now
+                    sched_yield()
+                    clock_gettime(1, here)
+                    given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
+                    if given > longest_empty_yield:
+                        control[yield_ns + line] += given
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             control[spin_ns + line] += now - woke

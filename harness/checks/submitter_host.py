@@ -15,11 +15,21 @@ def _run_delay(context: CheckContext) -> Reading:
     if not pacers or not all(use.wall_ns for use in pacers):
         return Reading(None, "the pacer's thread was not sampled")
     worst = max(pacers, key=lambda use: use.run_delay_ns / use.wall_ns)
-    share = 100.0 * worst.run_delay_ns / worst.wall_ns
+    given = _given(context)
+    share = max(100.0 * worst.run_delay_ns / worst.wall_ns - given, 0.0)
     words = f"the pacer waited for its core for {share:.3f} % of the run"
+    if given:
+        words += f", beside {given:.3f} % in which it let the I/O thread run"
     if worst.involuntary is not None:
         words += f" and lost it {worst.involuntary:,} time{'' if worst.involuntary == 1 else 's'}"
     return Reading(share, words)
+
+
+def _given(context: CheckContext) -> float:
+    """What of the time, in percent, the pacer gave away itself: ready to run as it is then, it has run-queue delay."""
+    wall = sum(run.submit_wall_ns or 0 for run in (*context.warmups, *context.runs))
+    submitters = int(context.session.config.get("submitters") or 1)
+    return 100.0 * context.counters.get("yield_ns", 0) / submitters / wall if wall else 0.0
 
 
 def _spin_duty(context: CheckContext) -> Reading:

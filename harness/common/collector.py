@@ -48,6 +48,7 @@ CONTROL_WORDS: dict[str, int] = {
     "send_errors": 10,
     "spin_ns": 11,
     "submitter_done_runs": 12,
+    "yield_ns": 13,  # in which the pacer let others run, who did
     # owned by: engine ingress thread
     "ingress": 16,
     "bad_frames": 17,
@@ -90,7 +91,7 @@ CONTROL_WORDS: dict[str, int] = {
 #: The t0 of run k (ns, 0: never started) stands in control cell RUN_T0_CELL + k; owned by: harness.
 RUN_T0_CELL = 64
 MAX_RUNS = 440
-SUBMITTER_WORDS = ("sent", "refused", "send_errors", "spin_ns", "submitter_done_runs")
+SUBMITTER_WORDS = ("sent", "refused", "send_errors", "spin_ns", "submitter_done_runs", "yield_ns")
 _SECOND_SUBMITTER_CELL = 512  # the second control page: a line a further submitter
 
 

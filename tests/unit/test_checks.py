@@ -292,6 +292,19 @@ def test_a_spin_counts_where_it_takes_a_core_from_somebody(
     assert check_of(made, "spin_duty")["status"] == status
 
 
+def test_what_the_pacer_gave_away_itself_is_no_wait_for_its_core(tmp_path: Path) -> None:
+    """Ready to run while libzmq's I/O thread has the core, it has run-queue delay of its own choice."""
+    from made_faults import clean, hog
+
+    made = clean(tmp_path, "constant")
+    hog(made)
+    before = check_of(made, "run_delay")
+    assert before["status"] == "INVALID" and before["value"] > 1.0
+    made.collector.set_word("yield_ns", 10**15)
+    after = check_of(made, "run_delay")
+    assert (after["status"], after["value"]) == ("PASS", 0.0)
+
+
 def test_what_lay_unread_behind_a_full_ring_is_backlog_and_not_the_hosts_fault(made: MadeSession) -> None:
     for stamp in STAMPS_AFTER_SEND[STAMPS_AFTER_SEND.index("t_wire") :]:
         made.add(stamp, 3, 10 * TTFT)

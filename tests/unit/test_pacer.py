@@ -209,6 +209,24 @@ def test_the_spin_is_counted() -> None:
     assert paced.word("spin_ns") >= 1_000
 
 
+@pytest.mark.parametrize(("runs_ns", "counted"), [(0, False), (20_000, True)])
+def test_a_yield_that_let_somebody_run_is_counted(
+    monkeypatch: pytest.MonkeyPatch, runs_ns: int, counted: bool
+) -> None:
+    clock = FakeClock(T0 - 1_000_000, tick=100)
+
+    def others_run() -> None:
+        clock.now += runs_ns
+
+    monkeypatch.setattr("os.sched_yield", others_run)
+    control = np.zeros(512, dtype=np.int64)
+    run = packed([0, 500_000])
+    PythonPacer(FakeSender(clock), control, clock).run(run, T0, ABSOLUTE)
+    yielded = int(control[CONTROL_WORDS["yield_ns"]])
+    assert (yielded >= runs_ns) if counted else (yielded == 0)
+    assert not counted or yielded <= int(control[CONTROL_WORDS["spin_ns"]])
+
+
 # The real thing: both pacers over ZeroMQ.
 
 
