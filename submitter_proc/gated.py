@@ -21,17 +21,18 @@ from harness.common.plan_file import LoadPlan
 from harness.common.stamps import RECEIVER_COLUMNS, SendResult
 from submitter_proc.frames import PackedRun
 from submitter_proc.pacer import (
+    EMPTY_YIELD_NS,
     ERRNO,
     INTENDED,
     IO_RUN_NS,
     IO_STARVE_NS,
+    IO_YIELD_NS,
     LAST_SLEEP_NS,
     RESULT,
     SEND,
     SENT,
     SLICE_NS,
     SLOT,
-    YIELD_NS,
     NonBlockingSender,
     PaceEnd,
     Waiting,
@@ -149,7 +150,7 @@ class GatedPythonPacer:
             if may_yield and (target - now > IO_RUN_NS or now - self._yielded > IO_STARVE_NS):
                 os.sched_yield()
                 self._yielded = now
-                if (given := self._clock() - now) > YIELD_NS:
+                if EMPTY_YIELD_NS < (given := self._clock() - now) < IO_YIELD_NS:
                     self._control[CONTROL_WORDS["yield_ns"]] += given
             self._control[CONTROL_WORDS["spin_ns"]] += self._clock() - now
             return False

@@ -13,17 +13,18 @@ from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
 from submitter_proc.gated import ENDED, FAR, LOOK_AGAIN_NS, POLL_NS, SHARED_POLL_NS, Gates
 from submitter_proc.pacer import (
+    EMPTY_YIELD_NS,
     ERRNO,
     INTENDED,
     IO_RUN_NS,
     IO_STARVE_NS,
+    IO_YIELD_NS,
     LAST_SLEEP_NS,
     RESULT,
     SEND,
     SENT,
     SLICE_NS,
     SLOT,
-    YIELD_NS,
     PaceEnd,
     Waiting,
 )
@@ -165,7 +166,7 @@ def _build_gated() -> Any:
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
     slice_ns, last_sleep_ns, io_run_ns, io_starve_ns = SLICE_NS, LAST_SLEEP_NS, IO_RUN_NS, IO_STARVE_NS
-    longest_empty_yield = YIELD_NS
+    empty_yield_ns, io_yield_ns = EMPTY_YIELD_NS, IO_YIELD_NS
     look_again_ns, far = LOOK_AGAIN_NS, FAR
     poll_own, poll_shared = POLL_NS, SHARED_POLL_NS
 
@@ -211,7 +212,7 @@ def _build_gated() -> Any:
                     sched_yield()
                     clock_gettime(1, here)
                     given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
-                    if given > longest_empty_yield:
+                    if empty_yield_ns < given < io_yield_ns:
                         control[yield_ns] += given
                 clock_gettime(1, here)
                 control[spin_ns] += scratch[0] * 1_000_000_000 + scratch[1] - now

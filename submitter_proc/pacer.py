@@ -23,8 +23,8 @@ LAST_SLEEP_NS = 1_000_000
 #: libzmq's I/O thread, which shares the pacer's core, runs about so long for a message: no yield this close to a
 #: deadline, unless it has not been let in for IO_STARVE_NS.
 IO_RUN_NS, IO_STARVE_NS = 60_000, 250_000
-#: A yield that took longer let somebody run.
-YIELD_NS = 5_000
+#: A yield that took longer than the first let libzmq's I/O thread run; one that took longer than the second, another.
+EMPTY_YIELD_NS, IO_YIELD_NS = 5_000, 500_000
 INTENDED, SEND, SENT, RESULT, ERRNO, SLOT = (SUBMITTER_COLUMNS.index(name) for name in SUBMITTER_COLUMNS)
 
 
@@ -136,7 +136,7 @@ class PythonPacer:
             if short and (deadline - now > IO_RUN_NS or now - self._yielded > IO_STARVE_NS):
                 os.sched_yield()
                 self._yielded, now = now, clock()
-                if now - self._yielded > YIELD_NS:
+                if EMPTY_YIELD_NS < now - self._yielded < IO_YIELD_NS:
                     control[CONTROL_WORDS["yield_ns"] + self._line] += now - self._yielded
             now = clock()
         control[CONTROL_WORDS["spin_ns"] + self._line] += now - woke

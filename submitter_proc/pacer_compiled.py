@@ -12,17 +12,18 @@ from harness.common.nogil import load_numba, load_symbols
 from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
 from submitter_proc.pacer import (
+    EMPTY_YIELD_NS,
     ERRNO,
     INTENDED,
     IO_RUN_NS,
     IO_STARVE_NS,
+    IO_YIELD_NS,
     LAST_SLEEP_NS,
     RESULT,
     SEND,
     SENT,
     SLICE_NS,
     SLOT,
-    YIELD_NS,
     PaceEnd,
     Waiting,
 )
@@ -77,7 +78,8 @@ def _build_pace() -> Any:
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
     slice_ns, last_sleep_ns = SLICE_NS, LAST_SLEEP_NS
-    io_run_ns, io_starve_ns, longest_empty_yield = IO_RUN_NS, IO_STARVE_NS, YIELD_NS
+    io_run_ns, io_starve_ns = IO_RUN_NS, IO_STARVE_NS
+    empty_yield_ns, io_yield_ns = EMPTY_YIELD_NS, IO_YIELD_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
     def pace(socket, frames, starts, offsets, stamps, step, control, line, t0, relative, margin, scratch):
@@ -112,7 +114,7 @@ def _build_pace() -> Any:
                     sched_yield()
                     clock_gettime(1, here)
                     given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
-                    if given > longest_empty_yield:
+                    if empty_yield_ns < given < io_yield_ns:
                         control[yield_ns + line] += given
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]

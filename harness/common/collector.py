@@ -48,7 +48,7 @@ CONTROL_WORDS: dict[str, int] = {
     "send_errors": 10,
     "spin_ns": 11,
     "submitter_done_runs": 12,
-    "yield_ns": 13,  # in which the pacer let others run, who did
+    "yield_ns": 13,  # in which the pacer let libzmq's I/O thread run
     # owned by: engine ingress thread
     "ingress": 16,
     "bad_frames": 17,

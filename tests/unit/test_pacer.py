@@ -209,8 +209,8 @@ def test_the_spin_is_counted() -> None:
     assert paced.word("spin_ns") >= 1_000
 
 
-@pytest.mark.parametrize(("runs_ns", "counted"), [(0, False), (20_000, True)])
-def test_a_yield_that_let_somebody_run_is_counted(
+@pytest.mark.parametrize(("runs_ns", "counted"), [(0, False), (20_000, True), (3_000_000, False)])
+def test_a_yield_that_let_the_io_thread_run_is_counted_and_a_hog_s_slice_is_not(
     monkeypatch: pytest.MonkeyPatch, runs_ns: int, counted: bool
 ) -> None:
     clock = FakeClock(T0 - 1_000_000, tick=100)
