@@ -190,13 +190,14 @@ set_up() {
     say "installing $(grep -c '^[A-Za-z]' "$lock" || true) packages from requirements.lock"
     exec 8> >(tick)
     local ticker=$!
+    # Compiled when first imported (--no-compile): most of what torch brings never is, and compiling all takes a minute.
     # A user's own pip settings that would install elsewhere must not apply here; indexes and caches do.
     env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_REQUIRE_VIRTUALENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-        "$python" -I -m pip install --no-input --progress-bar off -r "$lock" >>"$log" 2>&1 </dev/null 8>&- ||
+        "$python" -I -m pip install --no-input --no-compile --progress-bar off -r "$lock" >>"$log" 2>&1 </dev/null 8>&- ||
         failed "installing the packages"
     if [[ -r $bare ]]; then
         env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_REQUIRE_VIRTUALENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-            "$python" -I -m pip install --no-input --progress-bar off --no-deps -r "$bare" \
+            "$python" -I -m pip install --no-input --no-compile --progress-bar off --no-deps -r "$bare" \
             >>"$log" 2>&1 </dev/null 8>&- || failed "installing the packages without their dependencies"
     fi
     exec 8>&-
@@ -231,7 +232,7 @@ if [[ ${1:-} == test ]]; then
     (($# == 0)) || exec "$python" -m pytest "$@"
     # All tests: first those that can share the cores, a worker a core; then the real runs, which cannot, one by one.
     code=0
-    "$python" -m pytest -n logical --dist loadgroup tests/models tests/test_imports.py tests/unit tests/property \
+    "$python" -m pytest -n logical --dist loadfile tests/models tests/test_imports.py tests/unit tests/property \
         tests/regress || code=$?
     "$python" -m pytest tests/integration tests/gpu || code=$?
     exit "$code"

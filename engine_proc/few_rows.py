@@ -1,4 +1,4 @@
-"""A linear layer over few rows on a CPU with AVX-512 or AMX, compiled with numba.
+"""A linear layer over few rows on a CPU with AVX2, AVX-512 or AMX, compiled with numba.
 
 A decode step reads every weight once, for 16 rows or so. oneDNN's product is made for more rows; this one streams the
 weights in the order in which they lie, with the rows' results in registers, and applies bias, GELU and residual before

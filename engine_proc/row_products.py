@@ -1,4 +1,4 @@
-"""The inner loops of `few_rows`: a few rows times one panel of weights, in three kinds of instructions.
+"""The inner loops of `few_rows`: a few rows times one panel of weights, in four kinds of instructions.
 
 Each adds to a tile in memory: c [tile_rows, panel] float32 += x [rows, depth] times weights [panel, depth], and tells
 the cache meanwhile to fetch what lies `ahead` bytes after each weight. They are written as LLVM code, because what
@@ -61,7 +61,7 @@ def products() -> dict[str, Product]:
         found.append(Product("avx512", torch.float32, 1, 1, 16, 16, 256, range(6, 17), *floats))
     elif features.get("avx2") and features.get("fma"):
         floats = _add_few_floats, _nothing, _no_end
-        found.append(Product("avx2", torch.float32, 1, 1, 6, 16, 256, range(2, 17), *floats))
+        found.append(Product("avx2", torch.float32, 1, 1, 6, 16, 256, range(1, 17), *floats))
     return {product.name: product for product in found}
 
 

@@ -99,7 +99,7 @@ from engine_proc.kernel_cache import compile_kernel
 
 def make(number):
     names = {"number": number}
-    exec("def inner(x):" + "".join(f"\\n    x = x * (number + {i}) ^ (x >> {i % 7})" for i in range(300))
+    exec("def inner(x):" + "".join(f"\\n    x = x * (number + {i}) ^ (x >> {i % 7})" for i in range(100))
          + "\\n    return x", names)
     inner = njit(names["inner"])
 
