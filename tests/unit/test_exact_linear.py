@@ -13,7 +13,7 @@ from torch import Tensor
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
 from engine_proc.backends.native_parts import Kernels
-from engine_proc.models.exact_linear import ExactLinear, make_linear
+from engine_proc.models.exact_linear import MOST_ROWS, ExactLinear, make_linear
 from engine_proc.models.linear import Linear
 from harness.common.clock import monotonic_ns
 
@@ -41,6 +41,22 @@ def test_a_product_is_the_nearest_float32_to_the_exact_sum(operands: tuple[Tenso
     assert ExactLinear(weight, bias)(x).equal(truth)
     if torch.backends.mkldnn.is_available():
         assert not Linear(weight, bias, packed=True)(x).equal(truth)  # or this test would show nothing
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("rows", [1, MOST_ROWS])
+def test_very_few_rows_have_a_kernel_that_is_as_exact(
+    operands: tuple[Tensor, Tensor, Tensor], rows: int, narrow: bool
+) -> None:
+    pytest.importorskip("numba")
+    x, weight, bias = operands
+    x = x[:rows]
+    if narrow:
+        weight = weight.to(torch.bfloat16).float()
+    layer = ExactLinear(weight, bias)
+    assert layer._rows is not None and layer._rows.narrow is narrow
+    truth = torch.tensor([[summed(x, weight, bias, row, out) for out in range(OUT)] for row in range(rows)]).float()
+    assert layer(x).equal(truth)
 
 
 def test_a_residual_is_added_before_the_only_rounding(operands: tuple[Tensor, Tensor, Tensor]) -> None:
