@@ -87,14 +87,13 @@ def test_a_thread_that_keeps_the_gil_shows_as_waits_of_the_switch_interval() -> 
     probe = make_gil_probe(rows, control, 0, monotonic_ns, plain=False, period_ns=100_000)
     probe.start()
     wait_until(lambda: rows[0, 0] >= 1, 10, "the first look")
-    seen, begin, end = rows[0, 0], monotonic_ns(), time.monotonic() + 10
-    while rows[0, 0] < seen + 20 and time.monotonic() < end:  # pure Python: gives the GIL up only when asked
+    seen, end = rows[0, 0], time.monotonic() + 20
+    # Pure Python: gives the GIL up only when asked. Once it has, a busy machine may leave it without a core for some
+    # milliseconds, in which the probe finds the GIL free: so not every wait is a long one.
+    while rows[0, 0] < seen + 200 and time.monotonic() < end:
         pass
     probe.stop()
-    found = read_ring(rows).rows
-    waits = found[(found[:, 0] > begin), 1]
-    assert len(waits) >= 15
-    assert np.median(waits) > 4_000_000  # a lower bound: a busy machine only makes them longer
+    assert (read_ring(rows).rows[seen:, 1] > 4_000_000).sum() >= 5
 
 
 def test_a_probe_can_be_stopped_without_the_stop_word_and_before_it_started() -> None:
