@@ -145,16 +145,27 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_all(arguments: argparse.Namespace, done: set[tuple[str, int, str, str]]) -> Iterator[dict[str, Any]]:
+def check_groups(records: Sequence[dict[str, Any]], prompts: dict[str, list[list[list[int]]]]) -> None:
+    """Ends the program where `records` are of groups of another size: their numbers would stand for other prompts."""
+    for record in records:
+        parts = prompts.get(record["model"])
+        if parts is not None and (record["group"] >= len(parts) or len(parts[record["group"]]) != record["prompts"]):
+            sys.exit(f"the file's group {record['group']} of {record['model']} has {record['prompts']} prompts: go on "
+                     "with the --group and --prompts that it was begun with")  # fmt: skip
+
+
+def run_all(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Records, a group of each model after the other, in every setting: the references of a group are made once."""
     known = (*EACH_CHOICE, *COMBINED, *SINGLE)
     parts = [part for part in arguments.settings.split(",") if part]
     wanted = [s for s in known if any(part in s.name for part in parts)] if parts else EACH_CHOICE
     if not wanted:
         sys.exit(f"--settings: no setting's name contains {arguments.settings!r}")
+    done = {key_of(record) for record in records}
     names = arguments.models.split(",")
     loaded = {name: load_model(name) for name in names}
     prompts = {name: groups(load_prompts(name, arguments.prompts), arguments.group) for name in names}
+    check_groups(records, prompts)
     for number in range(max(map(len, prompts.values()))):
         for name in names:
             jobs = jobs_of(name in arguments.exact.split(","), wanted)
@@ -179,7 +190,7 @@ def main() -> int:
         text = "".join(json.dumps(record) + "\n" for record in records)
         arguments.out.write_text(text, encoding="utf-8")  # without what was cut off
         with arguments.out.open("a", encoding="utf-8") as file:
-            for record in run_all(arguments, {key_of(record) for record in records}):
+            for record in run_all(arguments, tuple(records)):
                 print(json.dumps(record), file=file, flush=True)
                 print(f"{time.strftime('%H:%M:%S')} {key_of(record)}: {record['worst']:.1e}, ok {record['ok']}, "
                       f"{record['seconds']:.0f} s", file=sys.stderr, flush=True)  # fmt: skip

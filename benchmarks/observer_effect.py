@@ -22,10 +22,7 @@ from typing import Any
 
 import numpy as np
 from isorate_run import ROOT, us
-
-sys.path.insert(0, str(ROOT))
-
-from harness.selftest.probes_rest import ProbesRest, rests
+from probes_rest import ProbesRest, rests
 
 #: By engine: measured runs of a session (a whole number of on off off on), the load that is run for TTFT, and the one
 #: for throughput if that is another. Runs are short: a host drifts by a tenth within seconds.

@@ -18,8 +18,9 @@ MOST_ROWS = 4
 
 
 class ExactLinear(Linear):
-    """y = x W^T + b, computed in float64 and rounded once to the dtype of x. Twice the memory of float32 and about
-    three times the time of the packed product: a measure for the engine, not a way to serve."""
+    """y = x W^T + b, computed in float64 and rounded once to the dtype of x. Twice the memory of float32, and
+    that of `ExactRows`, and about three times the time of the packed product: a measure for the engine, not a way to
+    serve."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, wide: bool = False) -> None:
         """`weight` [out, in] and `bias` of any dtype; kept as float64. `wide`: results in float32."""

@@ -26,7 +26,10 @@ def _run_delay(context: CheckContext) -> Reading:
 
 
 def _given(context: CheckContext) -> float:
-    """What of the time, in percent, the pacer gave away itself: ready to run as it is then, it has run-queue delay."""
+    """What of the time, in percent, the pacer gave away itself: ready to run as it is then, it has run-queue delay.
+
+    Counted over the session and all submitters, as `spin_ns` is: a mean for the run and the pacer that are judged.
+    """
     wall = sum(run.submit_wall_ns or 0 for run in (*context.warmups, *context.runs))
     submitters = int(context.session.config.get("submitters") or 1)
     return 100.0 * context.counters.get("yield_ns", 0) / submitters / wall if wall else 0.0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.probes_rest import ProbesRest
 from harness.common.collector import Collector, CollectorShape
 from harness.common.errors import ConfigError, RunError
 from harness.plan.arrival_spec import ArrivalSpec
@@ -19,7 +20,6 @@ from harness.selftest import command
 from harness.selftest.lines import Line, at_most
 from harness.selftest.occupancy import Occupancy, OccupancyWatch
 from harness.selftest.parts import FULL, clock_lines, gil_lines, measure_floor, observer_lines, poisson_lines
-from harness.selftest.probes_rest import ProbesRest
 from harness.selftest.queue_parts import dd1_lines, little_line, md1_lines
 from harness.selftest.queueing import Served, enough_inside, lindley_limit_ns, lindley_residuals, md1_result
 from harness.selftest.sessions import Measured, read_stamps
