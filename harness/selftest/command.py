@@ -35,7 +35,7 @@ from harness.selftest.sessions import Sessions
 
 ABOUT = (
     "Measure what is known: sessions on the null engine against queueing theory, closed forms and CPython's own "
-    "figures. Takes about 2.5 minutes; exits with 1 where one figure is off. It stores what the path takes without an "
+    "figures. Takes 3 to 4 minutes; exits with 1 where one figure is off. It stores what the path takes without an "
     "engine, as the floor that later sessions on this host are judged by."
 )
 PARTS = ("host", "poisson", "floor", "dd1", "md1", "gil", "observer", "clock")
