@@ -15,9 +15,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from engine_proc.compile_kernel import compile_kernel
 from engine_proc.cpu_kernels import Runner
-from engine_proc.cpu_vectors import F32, I32, find_gomp, pointer, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.cpu_vectors import F32, I32, find_gomp, thread_functions
+from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order; logits, places and tops are addresses.
 FIELDS = ("logits", "places", "tops", "rows", "width", "stride")

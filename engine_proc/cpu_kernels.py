@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from numba import carray, njit
 
-from engine_proc.cpu_vectors import find_gomp, lanes_of, make_intrinsics, pointer, softmax, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.compile_kernel import compile_kernel
+from engine_proc.cpu_vectors import find_gomp, lanes_of, make_intrinsics, softmax, thread_functions
+from harness.common.nogil_numba import pointer
 
 #: Names of the int64 parameters of a kernel, in order. Addresses unless said otherwise.
 FIELDS = (
@@ -131,4 +132,4 @@ class Runner:
         if threads > 1 and self._gomp is not None:
             self._parallel(kernel.address, params_address, threads, 0)
         else:
-            kernel.ctypes(params_address)
+            kernel.call(params_address)

@@ -1,4 +1,4 @@
-"""What the compiled kernels are written with: heads as LLVM vectors, addresses as pointers, a softmax, the threads.
+"""What the compiled kernels are written with: heads as LLVM vectors, a softmax, the threads.
 
 The inner loops are written as LLVM vectors, so that they are vectors on every CPU.
 """
@@ -17,18 +17,12 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from harness.common.nogil import our_name
+
 F32, _I8, _I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 CACHE_LINE = 64  # bytes
 #: Adding, multiplying in another order is allowed; NaN and infinity stay what they are.
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
-
-
-@intrinsic
-def pointer(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
 
 
 @intrinsic
@@ -292,6 +286,6 @@ def thread_functions() -> tuple[Any, Any]:
         return zero, one
     functions = []
     for name in ("omp_get_thread_num", "omp_get_num_threads"):
-        binding.add_symbol(f"isorate_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        functions.append(types.ExternalFunction(f"isorate_{name}", types.int32()))
+        binding.add_symbol(our_name(name), ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        functions.append(types.ExternalFunction(our_name(name), types.int32()))
     return functions[0], functions[1]

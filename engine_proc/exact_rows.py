@@ -14,9 +14,10 @@ import torch
 from numba import carray, njit
 from torch import Tensor
 
+from engine_proc.compile_kernel import compile_kernel
 from engine_proc.cpu_kernels import Runner
-from engine_proc.cpu_vectors import find_gomp, float_of, pointer, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.cpu_vectors import find_gomp, float_of, thread_functions
+from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order: addresses, then sizes; `narrow`: the weights are bfloat16.
 FIELDS = ("x", "weight", "out", "rows", "depth", "width", "narrow")

@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from numba import carray, njit
 from torch import Tensor
 
+from engine_proc.compile_kernel import compile_kernel
 from engine_proc.cpu_kernels import Runner
-from engine_proc.cpu_vectors import exponential, find_gomp, make_intrinsics, pointer, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.cpu_vectors import exponential, find_gomp, make_intrinsics, thread_functions
 from engine_proc.row_products import Product, best_product, products, tile_configs
+from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order. Addresses unless said otherwise; bias and residual may be 0: there is none.
 FIELDS = (

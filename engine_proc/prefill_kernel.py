@@ -17,8 +17,9 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from engine_proc.cpu_vectors import F32, FLAGS, I32, find_gomp, make_intrinsics, pointer, softmax, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.compile_kernel import compile_kernel
+from engine_proc.cpu_vectors import F32, FLAGS, I32, find_gomp, make_intrinsics, softmax, thread_functions
+from harness.common.nogil_numba import pointer
 
 #: Names of the int64 parameters, in order. Addresses unless said otherwise.
 FIELDS = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
 
 from harness.common.collector import CONTROL_WORDS, Int64Array
-from harness.common.nogil import load_numba, load_symbols
+from harness.common.nogil import at, compile_loop
 from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
 from submitter_proc.gated import ENDED, FAR, LOOK_AGAIN_NS, POLL_NS, SHARED_POLL_NS, Gates
@@ -31,6 +32,7 @@ from submitter_proc.pacer import (
 
 #: Columns of the queue of requests whose due time is known, in order of due time, then row.
 DUE, ROW, KNOWN = 0, 1, 2
+QUEUE_COLUMNS = 3
 #: Cells of the loop's own state.
 HEAD, TAIL, WATCHED, SEEN, SENT_COUNT, LOOKED, FREE_SINCE = range(7)
 
@@ -54,34 +56,25 @@ def _call(
     loop: Any, socket: int, packed: PackedRun, gates: Gates, control: Int64Array, t0_ns: int, waiting: Waiting
 ) -> PaceEnd:
     n = packed.num_requests
-    queue = np.ones((max(n, 1), 3), dtype=np.int64)  # written now: a page fault in the loop would be lag
+    queue = np.ones((max(n, 1), QUEUE_COLUMNS), dtype=np.int64)  # written now: a page fault in the loop would be lag
     queue[: len(gates.roots), KNOWN] = 0
     queue[: len(gates.roots), DUE] = packed.offsets_ns[gates.roots] + t0_ns
     queue[: len(gates.roots), ROW] = gates.roots
     watched = np.ones(max(n, 1), dtype=np.int64)
     state = np.zeros(8, dtype=np.int64)
     state[TAIL] = len(gates.roots)
-    handled, errno = loop(
-        socket, packed.frames.ctypes.data, packed.starts, packed.stamps, gates.think_ns, gates.children,
-        gates.child_starts, gates.heard, gates.cap, queue, watched, state, control, waiting.margin_ns,
-        np.zeros(4, dtype=np.int64),
+    scratch = np.zeros(6, dtype=np.int64)
+    loop(
+        socket, at(packed.frames), at(packed.starts), n, at(packed.stamps), packed.stamps.shape[1], at(gates.think_ns),
+        at(gates.children), at(gates.child_starts), at(gates.heard), gates.heard.shape[1], gates.cap, at(queue),
+        at(watched), at(state), at(control), waiting.margin_ns, at(scratch),
     )  # fmt: skip
-    return PaceEnd(handled, errno)
+    return PaceEnd(int(scratch[4]), int(scratch[5]))
 
 
 def compile_gated() -> Any:
-    """The loop, compiled by pacing an empty run: a second that must not fall into a measured one.
-
-    Raises NogilUnavailableError where numba, libzmq or libc cannot be had.
-    """
-    loop = _build_gated()
-    empty, start = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    stamps = np.zeros((1, 8), dtype=np.int64)
-    packed = PackedRun(np.zeros(1, dtype=np.uint8), start, empty, stamps[:0])
-    gates = Gates(empty, empty, empty, start, stamps[:0], 0)
-    _call(loop, 0, packed, gates, np.zeros(512, dtype=np.int64), 0, Waiting(relative=False, margin_ns=0))
-    loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
-    return loop
+    """The loop. Raises NogilUnavailableError where numba, libzmq or libc cannot be had."""
+    return compile_loop("gated", _build_gated, 18, Path(__file__).parent)
 
 
 class _Helpers(NamedTuple):
@@ -92,10 +85,9 @@ class _Helpers(NamedTuple):
 
 
 def _build_helpers() -> _Helpers:
-    symbols, njit = load_symbols(), load_numba()
-    zmq_send, zmq_errno, clock_gettime = symbols.zmq_send, symbols.zmq_errno, symbols.clock_gettime
+    from harness.common.nogil_numba import clock_gettime, loop, zmq_errno, zmq_send
 
-    @njit(nogil=True)
+    @loop
     def release(row, ended, known, think_ns, children, child_starts, queue, state):
         """Those that wait for `row` are due a think time after its end: insert them into the sorted queue."""
         for i in range(child_starts[row], child_starts[row + 1]):
@@ -105,7 +97,7 @@ def _build_helpers() -> _Helpers:
             while at > state[HEAD] and (
                 queue[at - 1, DUE] > due or (queue[at - 1, DUE] == due and queue[at - 1, ROW] > child)
             ):
-                for column in range(3):  # cell by cell: copying a row would compile for seconds
+                for column in range(QUEUE_COLUMNS):  # cell by cell: copying a row would compile for seconds
                     queue[at, column] = queue[at - 1, column]
                 at -= 1
             queue[at, DUE] = due
@@ -113,12 +105,12 @@ def _build_helpers() -> _Helpers:
             queue[at, KNOWN] = known
             state[TAIL] += 1
 
-    @njit(nogil=True)
+    @loop
     def is_full(cap, base, state):
         return 0 < cap <= state[SENT_COUNT] - (state[SEEN] - base)
 
-    @njit(nogil=True)
-    def take_in(finished, base, cap, think_ns, children, child_starts, heard, queue, watched, state, scratch):
+    @loop
+    def take_in(finished, base, cap, think_ns, children, child_starts, heard, queue, watched, state, scratch, here):
         """Take in what has ended; returns a clock reading that is not before any end taken in."""
         was_full = is_full(cap, base, state)
         state[SEEN] = finished
@@ -132,7 +124,7 @@ def _build_helpers() -> _Helpers:
                 watched[first] = row
             else:
                 i += 1
-        clock_gettime(1, scratch.ctypes.data)
+        clock_gettime(1, here)
         now = scratch[0] * 1_000_000_000 + scratch[1]
         for k in range(first, state[WATCHED]):
             release(watched[k], heard[watched[k], ENDED], now, think_ns, children, child_starts, queue, state)
@@ -142,7 +134,7 @@ def _build_helpers() -> _Helpers:
             state[FREE_SINCE] = now
         return now
 
-    @njit(nogil=True)
+    @loop
     def send(socket, frame, nbytes):
         """0 or an errno; an interrupted send is tried once more."""
         for _ in range(2):
@@ -157,49 +149,45 @@ def _build_helpers() -> _Helpers:
 
 
 def _build_gated() -> Any:
-    symbols, njit = load_symbols(), load_numba()
+    from harness.common.nogil_numba import cells, clock_gettime, clock_nanosleep, loop, rows, sched_yield
+
     release, is_full, take_in, send = _build_helpers()
-    clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield
     stop, spin_ns, yield_ns, finished_word = (
         CONTROL_WORDS[name] for name in ("stop", "spin_ns", "yield_ns", "finished")
     )
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
-    slice_ns, last_sleep_ns, io_run_ns, io_starve_ns = SLICE_NS, LAST_SLEEP_NS, IO_RUN_NS, IO_STARVE_NS
-    empty_yield_ns, io_yield_ns = EMPTY_YIELD_NS, IO_YIELD_NS
-    look_again_ns, far = LOOK_AGAIN_NS, FAR
-    poll_own, poll_shared = POLL_NS, SHARED_POLL_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
+    @loop
     def pace(
-        socket, frames, starts, stamps, think_ns, children, child_starts, heard, cap, queue, watched, state, control,
-        margin, scratch,
+        socket, frames, starts, n, stamps, think_ns, children, child_starts, heard, cap, queue, watched, state, control,
+        margin, scratch, here,
     ):  # fmt: skip
-        here = scratch.ctypes.data
-        poll_ns = poll_own if margin > 0 else poll_shared
+        poll_ns = POLL_NS if margin > 0 else SHARED_POLL_NS
         base = control[finished_word]
         state[SEEN] = base
         handled, yielded, slept = 0, 0, True
-        while handled < starts.shape[0] - 1:
+        while handled < n:
             if control[stop] != 0:
                 return handled, 0
             finished = control[finished_word]
             clock_gettime(1, here)
             now = scratch[0] * 1_000_000_000 + scratch[1]
-            if finished != state[SEEN] or (state[WATCHED] > 0 and now - state[LOOKED] >= look_again_ns):
+            if finished != state[SEEN] or (state[WATCHED] > 0 and now - state[LOOKED] >= LOOK_AGAIN_NS):
                 now = take_in(
-                    finished, base, cap, think_ns, children, child_starts, heard, queue, watched, state, scratch
+                    finished, base, cap, think_ns, children, child_starts, heard, queue, watched, state, scratch, here
                 )
             full = is_full(cap, base, state)
-            target = far if full or state[HEAD] == state[TAIL] else queue[state[HEAD], DUE]
+            target = FAR if full or state[HEAD] == state[TAIL] else queue[state[HEAD], DUE]
             if now < target - margin:
                 wake = target - margin
                 if state[WATCHED] > 0 or full:
                     until = min(wake, now + poll_ns)
                 else:
-                    until = min(wake, now + slice_ns)
-                    if wake - now > 2 * last_sleep_ns:
-                        until = min(until, wake - last_sleep_ns)
+                    until = min(wake, now + SLICE_NS)
+                    if wake - now > 2 * LAST_SLEEP_NS:
+                        until = min(until, wake - LAST_SLEEP_NS)
                 scratch[2] = until // 1_000_000_000
                 scratch[3] = until % 1_000_000_000
                 clock_nanosleep(1, 1, here + 16, 0)
@@ -207,12 +195,12 @@ def _build_gated() -> Any:
                 continue
             if now < target:
                 # No sleep since the last send: yield, else libzmq's I/O thread starves on a shared core.
-                if not slept and (target - now > io_run_ns or now - yielded > io_starve_ns):
+                if not slept and (target - now > IO_RUN_NS or now - yielded > IO_STARVE_NS):
                     yielded = now
                     sched_yield()
                     clock_gettime(1, here)
                     given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
-                    if empty_yield_ns < given < io_yield_ns:
+                    if EMPTY_YIELD_NS < given < IO_YIELD_NS:
                         control[yield_ns] += given
                 clock_gettime(1, here)
                 control[spin_ns] += scratch[0] * 1_000_000_000 + scratch[1] - now
@@ -247,4 +235,16 @@ def _build_gated() -> Any:
                 return handled, errno
         return handled, 0
 
-    return njit(nogil=True)(pace)
+    # end: [4] requests handled, [5] errno of the send that ended it
+    def run(
+        socket, frames, starts, n, stamps, columns, think_ns, children, child_starts, heard, heard_columns, cap, queue,
+        watched, state, control, margin, here,
+    ):  # fmt: skip
+        end = cells(here)
+        end[4], end[5] = pace(
+            socket, frames, cells(starts), n, rows(stamps, columns), cells(think_ns), cells(children),
+            cells(child_starts), rows(heard, heard_columns), cap, rows(queue, QUEUE_COLUMNS), cells(watched),
+            cells(state), cells(control), margin, end, here,
+        )  # fmt: skip
+
+    return run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
 
 from harness.common.collector import CONTROL_WORDS, Int64Array, submitter_line
-from harness.common.nogil import load_numba, load_symbols
+from harness.common.nogil import at, compile_loop
 from harness.common.stamps import SendResult
 from submitter_proc.frames import PackedRun
 from submitter_proc.pacer import (
@@ -48,46 +49,44 @@ class CompiledPacer:
 def _call(
     loop: Any, socket: int, packed: PackedRun, control: Int64Array, line: int, t0_ns: int, waiting: Waiting
 ) -> PaceEnd:
-    scratch = np.zeros(4, dtype=np.int64)
-    handled, errno = loop(
-        socket, packed.frames.ctypes.data, packed.starts, packed.offsets_ns, packed.stamps, packed.step,
-        control, line, t0_ns, waiting.relative, waiting.margin_ns, scratch,
+    scratch = np.zeros(6, dtype=np.int64)
+    loop(
+        socket, at(packed.frames), at(packed.starts), at(packed.offsets_ns), packed.num_requests, at(packed.stamps),
+        packed.stamps.shape[1], packed.step, at(control), line, t0_ns, waiting.relative, waiting.margin_ns, at(scratch),
     )  # fmt: skip
-    return PaceEnd(handled, errno)
+    return PaceEnd(int(scratch[4]), int(scratch[5]))
 
 
 def compile_pace() -> Any:
-    """The loop, compiled by pacing an empty run: 0.4 s that must not fall into a measured one.
-
-    Raises NogilUnavailableError where numba, libzmq or libc cannot be had.
-    """
-    loop = _build_pace()
-    empty = np.zeros(0, dtype=np.int64)
-    stamps = np.zeros((1, 8), dtype=np.int64)[:0]
-    packed = PackedRun(np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64), empty, stamps)
-    _call(loop, 0, packed, np.zeros(512, dtype=np.int64), 0, 0, Waiting(relative=False, margin_ns=0))
-    loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
-    return loop
+    """The loop. Raises NogilUnavailableError where numba, libzmq or libc cannot be had."""
+    return compile_loop("pace", _build_pace, 14, Path(__file__).parent)
 
 
 def _build_pace() -> Any:
-    symbols, njit = load_symbols(), load_numba()
-    zmq_send, zmq_errno = symbols.zmq_send, symbols.zmq_errno
-    clock_gettime, clock_nanosleep, sched_yield = symbols.clock_gettime, symbols.clock_nanosleep, symbols.sched_yield
+    from harness.common.nogil_numba import (
+        cells,
+        clock_gettime,
+        clock_nanosleep,
+        loop,
+        rows,
+        sched_yield,
+        zmq_errno,
+        zmq_send,
+    )
+
     stop, spin_ns, yield_ns = CONTROL_WORDS["stop"], CONTROL_WORDS["spin_ns"], CONTROL_WORDS["yield_ns"]
     sent_word, refused_word, errors_word = (CONTROL_WORDS[name] for name in ("sent", "refused", "send_errors"))
     sent_result, refused_result, error_result = int(SendResult.SENT), int(SendResult.REFUSED), int(SendResult.ERROR)
-    slice_ns, last_sleep_ns = SLICE_NS, LAST_SLEEP_NS
-    io_run_ns, io_starve_ns = IO_RUN_NS, IO_STARVE_NS
-    empty_yield_ns, io_yield_ns = EMPTY_YIELD_NS, IO_YIELD_NS
 
     # scratch: [0:2] the clock's timespec, [2:4] the timespec to sleep until
-    def pace(socket, frames, starts, offsets, stamps, step, control, line, t0, relative, margin, scratch):
-        here = scratch.ctypes.data
+    @loop
+    def pace(
+        socket, frames, starts, offsets, n, stamps, step, control, line, t0, relative, margin, scratch, here
+    ):  # fmt: skip
         previous_end = t0
         previous_offset = 0
         yielded = 0
-        for i in range(offsets.shape[0]):
+        for i in range(n):
             offset = offsets[i]
             deadline = previous_end + offset - previous_offset if relative else t0 + offset
             # A gap that leaves little time to sleep: yield, else libzmq's I/O thread starves on a shared core.
@@ -97,9 +96,9 @@ def _build_pace() -> Any:
             if control[stop] != 0:
                 return i, 0
             while now < deadline - margin:
-                wake = min(deadline - margin, now + slice_ns)
-                if deadline - margin - now > 2 * last_sleep_ns:
-                    wake = min(wake, deadline - margin - last_sleep_ns)
+                wake = min(deadline - margin, now + SLICE_NS)
+                if deadline - margin - now > 2 * LAST_SLEEP_NS:
+                    wake = min(wake, deadline - margin - LAST_SLEEP_NS)
                 scratch[2] = wake // 1_000_000_000
                 scratch[3] = wake % 1_000_000_000
                 clock_nanosleep(1, 1, here + 16, 0)
@@ -109,12 +108,12 @@ def _build_pace() -> Any:
                 now = scratch[0] * 1_000_000_000 + scratch[1]
             woke = now
             while now < deadline:
-                if short and (deadline - now > io_run_ns or now - yielded > io_starve_ns):
+                if short and (deadline - now > IO_RUN_NS or now - yielded > IO_STARVE_NS):
                     yielded = now
                     sched_yield()
                     clock_gettime(1, here)
                     given = scratch[0] * 1_000_000_000 + scratch[1] - yielded
-                    if empty_yield_ns < given < io_yield_ns:
+                    if EMPTY_YIELD_NS < given < IO_YIELD_NS:
                         control[yield_ns + line] += given
                 clock_gettime(1, here)
                 now = scratch[0] * 1_000_000_000 + scratch[1]
@@ -146,6 +145,16 @@ def _build_pace() -> Any:
                 stamps[row, ERRNO] = errno
                 control[errors_word + line] += 1
                 return i + 1, errno
-        return offsets.shape[0], 0
+        return n, 0
 
-    return njit(nogil=True)(pace)
+    # end: [4] rows handled, [5] errno of the send that ended it
+    def run(
+        socket, frames, starts, offsets, n, stamps, columns, step, control, line, t0, relative, margin, here
+    ):  # fmt: skip
+        end = cells(here)
+        end[4], end[5] = pace(
+            socket, frames, cells(starts), cells(offsets), n, rows(stamps, columns), step, cells(control), line, t0,
+            relative, margin, end, here,
+        )  # fmt: skip
+
+    return run

@@ -1,14 +1,18 @@
-"""libzmq and libc as plain addresses, for loops compiled by numba that never hold the GIL.
+"""Loops compiled by numba that never hold the GIL, and the functions of libzmq, libc and Python that they call.
 
-`load_symbols` finds the libzmq that pyzmq itself loaded; where it, libc or numba cannot be had it says why, and the
-callers use their plain Python twins.
+`compile_loop` finds the libzmq that pyzmq itself loaded; where it, LLVM or numba cannot be had it says why, and the
+callers use their plain Python twins. What such a loop is written with is in `nogil_numba`, which imports numba and is
+therefore imported only where a loop is not on the disk yet.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from harness.common.errors import IsorateError
 
@@ -18,55 +22,69 @@ TIMER_ABSTIME = 1
 ZMQ_DONTWAIT = 1
 ZMQ_RCVMORE = 13
 
+#: By the library that has them. `python` is the process itself, whose functions take and give the GIL up.
+_FUNCTIONS = {
+    "zmq": ("zmq_send", "zmq_recv", "zmq_errno", "zmq_getsockopt"),
+    "libc": ("clock_gettime", "clock_nanosleep", "sched_yield", "write", "pread"),
+    "python": ("PyGILState_Ensure", "PyGILState_Release"),
+}
+
 
 class NogilUnavailableError(IsorateError):
     """The compiled loops cannot be built here; the message says which piece is missing."""
 
 
-class Symbols(NamedTuple):
-    """ctypes functions with fixed addresses and plain integer arguments, as numba wants them."""
+def compile_loop(name: str, build: Callable[[], Callable[..., None]], arguments: int, sources: Path) -> Any:
+    """The C function that `build` describes, of so many int64 `arguments`, called without the GIL.
 
-    zmq_send: Any
-    zmq_recv: Any
-    zmq_errno: Any
-    zmq_getsockopt: Any
-    clock_gettime: Any
-    clock_nanosleep: Any
-    sched_yield: Any
-    write: Any
-    pread: Any
-    gil_ensure: Any
-    gil_release: Any
-
-
-def load_symbols() -> Symbols:
-    """Find the functions. Raises NogilUnavailableError naming what is missing."""
-    zmq_library = ctypes.CDLL(_libzmq_path())
-    libc = ctypes.CDLL(None, use_errno=False)
-    python = ctypes.CDLL(None)  # not ctypes.pythonapi, whose functions take the GIL themselves
-    ptr, size, integer = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int
+    sources: the folder of the modules that it is made of, beside this one's: one that is edited makes another loop.
+    Raises NogilUnavailableError.
+    """
     try:
-        return Symbols(
-            zmq_send=_function(zmq_library.zmq_send, integer, ptr, ptr, size, integer),
-            zmq_recv=_function(zmq_library.zmq_recv, integer, ptr, ptr, size, integer),
-            zmq_errno=_function(zmq_library.zmq_errno, integer),
-            zmq_getsockopt=_function(zmq_library.zmq_getsockopt, integer, ptr, integer, ptr, ptr),
-            clock_gettime=_function(libc.clock_gettime, integer, integer, ptr),
-            clock_nanosleep=_function(libc.clock_nanosleep, integer, integer, integer, ptr, ptr),
-            sched_yield=_function(libc.sched_yield, integer),
-            write=_function(libc.write, ctypes.c_ssize_t, integer, ptr, size),
-            pread=_function(libc.pread, ctypes.c_ssize_t, integer, ptr, size, ctypes.c_int64),
-            gil_ensure=_function(python.PyGILState_Ensure, integer),
-            gil_release=_function(python.PyGILState_Release, None, integer),
-        )
-    except AttributeError as error:
-        raise NogilUnavailableError(f"missing symbol: {error}") from error
+        from harness.common.kernel_cache import Recipe, make_kernel
+    except Exception as error:  # a broken LLVM raises far more than ImportError
+        raise NogilUnavailableError(f"LLVM cannot be imported: {error}") from error
+    make_symbols_known()
+    folders = {Path(__file__).parent, sources}
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    kernel = make_kernel(Recipe(name, "", files, arguments, lambda: _with_numba(build)))
+    kernel.call.owner = kernel.owner  # type: ignore[attr-defined]  # the code lives as long as its caller
+    return kernel.call
 
 
-def _function(function: Any, result: Any, *arguments: Any) -> Any:
-    function.restype = result
-    function.argtypes = arguments
-    return function
+def _with_numba(build: Callable[[], Callable[..., None]]) -> Callable[..., None]:
+    try:
+        import numba  # noqa: F401
+    except Exception as error:
+        raise NogilUnavailableError(f"numba cannot be imported: {error}") from error
+    return build()
+
+
+def at(array: npt.NDArray[Any]) -> int:
+    """The address of an array's first cell, for a loop. Raises ValueError for one whose cells are not in a row."""
+    if not array.flags.c_contiguous:
+        raise ValueError(f"an array of strides {array.strides} has gaps")
+    return int(array.ctypes.data)
+
+
+def our_name(function: str) -> str:
+    """Under which compiled code calls a function: its own name may belong to another copy of the library."""
+    return f"isorate_{function}"
+
+
+def make_symbols_known() -> None:
+    """Tell LLVM where the functions are in this process. Raises NogilUnavailableError naming what is missing."""
+    from llvmlite import binding
+
+    itself = ctypes.CDLL(None)
+    for library, names in _FUNCTIONS.items():
+        found = ctypes.CDLL(_libzmq_path()) if library == "zmq" else itself
+        for name in names:
+            try:
+                address = ctypes.cast(getattr(found, name), ctypes.c_void_p).value
+            except AttributeError as error:
+                raise NogilUnavailableError(f"missing symbol: {error}") from error
+            binding.add_symbol(our_name(name), address)
 
 
 def _libzmq_path() -> str:
@@ -82,29 +100,3 @@ def _libzmq_path() -> str:
         except OSError:
             continue
     raise NogilUnavailableError("the libzmq that pyzmq loaded was not found in this process")
-
-
-def load_numba() -> Callable[..., Any]:
-    """numba's njit. Raises NogilUnavailableError where numba cannot be imported."""
-    try:
-        import numba
-    except Exception as error:  # a broken LLVM raises far more than ImportError
-        raise NogilUnavailableError(f"numba cannot be imported: {error}") from error
-    njit: Callable[..., Any] = numba.njit
-    return njit
-
-
-def memory_fence() -> Any:
-    """A compiled full fence: what was written before it is seen before what is written after it."""
-    from numba.core import types
-    from numba.extending import intrinsic
-
-    @intrinsic
-    def fence(typing_context: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            builder.fence("seq_cst")
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return fence

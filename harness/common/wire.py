@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ import zmq
 
 from harness.common.clock import monotonic_ns
 from harness.common.collector import CONTROL_WORDS, Int64Array
-from harness.common.nogil import load_numba, load_symbols, memory_fence
+from harness.common.nogil import at, compile_loop
 from harness.common.processes import name_thread
 
 _SLOT = 4  # cells a slot: start (never wraps), length in bytes, t_wire, found the consumer parked
@@ -278,17 +279,8 @@ def make_wire(
 
 
 def compile_receive() -> Any:
-    """The receive loop, compiled by a call that finds the stop word set: 0.4 s that must not fall into a run.
-
-    Raises NogilUnavailableError.
-    """
-    receive = _build_receive()
-    stopped = np.zeros(max(CONTROL_WORDS.values()) + 1, dtype=np.int64)
-    stopped[CONTROL_WORDS["stop"]] = 1
-    slots, words = np.zeros((1, _SLOT), dtype=np.int64), np.zeros(16, dtype=np.int64)
-    _call(receive, 0, slots, np.zeros(2, dtype=np.uint8), words, stopped, ENGINE_CELLS, 1, -1)
-    receive.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
-    return receive
+    """The receive loop. Raises NogilUnavailableError."""
+    return compile_loop("receive", _build_receive, 11, Path(__file__).parent)
 
 
 def _call(
@@ -303,22 +295,35 @@ def _call(
     eventfd: int,
 ) -> None:
     scratch = np.array([0, 0, 1, 0, 8, 0, FULL_RING_SLEEP_NS], dtype=np.int64)
-    receive(socket, slots, data, words, control, np.array(counters, dtype=np.int64), max_frame, eventfd, scratch)
+    owned = np.array(counters, dtype=np.int64)
+    receive(
+        socket, at(slots), len(slots), at(data), len(data), at(words), at(control), at(owned), max_frame, eventfd,
+        at(scratch),
+    )  # fmt: skip
 
 
 def _build_receive() -> Any:
-    symbols, njit = load_symbols(), load_numba()
-    fence = memory_fence()
-    zmq_recv, zmq_errno, zmq_getsockopt = symbols.zmq_recv, symbols.zmq_errno, symbols.zmq_getsockopt
-    clock_gettime, clock_nanosleep, write = symbols.clock_gettime, symbols.clock_nanosleep, symbols.write
+    from harness.common.nogil_numba import (
+        cells,
+        clock_gettime,
+        clock_nanosleep,
+        fence,
+        rows,
+        write,
+        zmq_errno,
+        zmq_getsockopt,
+        zmq_recv,
+    )
 
     # scratch: [0:2] timespec, [2] the 1 for the eventfd, [3] int of RCVMORE, [4] its size, [5:7] the sleep
-    def receive(socket, slots, data, words, control, counters, max_frame, eventfd, scratch):  # type: ignore[no-untyped-def]
+    def receive(  # type: ignore[no-untyped-def]
+        socket, slots_at, num_slots, data, capacity, words_at, control_at, counters_at, max_frame, eventfd, here
+    ):  # fmt: skip
+        slots, words, control = rows(slots_at, _SLOT), cells(words_at), cells(control_at)
+        counters, scratch = cells(counters_at), cells(here)
         head = 0
         position = 0
-        capacity = data.shape[0]
-        mask = slots.shape[0] - 1
-        here = scratch.ctypes.data
+        mask = num_slots - 1
         while control[counters[4]] == 0:
             offset = position % capacity
             if capacity - offset < max_frame:
@@ -328,7 +333,7 @@ def _build_receive() -> Any:
                 control[counters[1]] += 1
                 clock_nanosleep(1, 0, here + 40, 0)
                 continue
-            length = zmq_recv(socket, data.ctypes.data + offset, max_frame, 0)
+            length = zmq_recv(socket, data + offset, max_frame, 0)
             clock_gettime(1, here)
             if length < 0:
                 error = zmq_errno()
@@ -342,7 +347,7 @@ def _build_receive() -> Any:
             zmq_getsockopt(socket, 13, here + 24, here + 32)
             while scratch[3] != 0:
                 parts += 1
-                zmq_recv(socket, data.ctypes.data + offset, max_frame, 0)
+                zmq_recv(socket, data + offset, max_frame, 0)
                 scratch[3] = 0
                 zmq_getsockopt(socket, 13, here + 24, here + 32)
             if parts > 1 or length > max_frame:
@@ -361,4 +366,4 @@ def _build_receive() -> Any:
             fence()
             write(eventfd, here + 16, 8)
 
-    return njit(nogil=True)(receive)
+    return receive

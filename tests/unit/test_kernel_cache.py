@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numba import carray, int64
 
-from engine_proc import kernel_cache
-from engine_proc.cpu_vectors import pointer
-from engine_proc.kernel_cache import cache_folder, compile_kernel
+from engine_proc.compile_kernel import SOURCES, compile_kernel
+from harness.common.kernel_cache import Recipe, _key, cache_folder
+from harness.common.nogil_numba import pointer
 from helpers import ROOT
 
 pytestmark = pytest.mark.timeout(60)
@@ -40,7 +40,7 @@ def added(number: int) -> tuple[int, bool]:
     """What the kernel makes of 1, and whether it came from the disk."""
     kernel = compile_kernel(adder(number), str(number))
     cell = np.ones(1, np.int64)
-    kernel.ctypes(cell.ctypes.data)
+    kernel.call(cell.ctypes.data)
     return int(cell[0]), kernel.read
 
 
@@ -83,10 +83,18 @@ def test_nobody_else_can_write_what_is_kept(folder: Path) -> None:
         assert about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def test_a_change_of_source_or_question_is_another_kernel() -> None:
-    keys = {kernel_cache._key("a", "x"), kernel_cache._key("a", "y"), kernel_cache._key("b", "x")}
-    assert len(keys) == 3
-    assert all((Path(kernel_cache.__file__).parent / f"{name}.py").exists() for name in kernel_cache._SOURCES)
+def test_a_change_of_source_or_question_is_another_kernel(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text("one")
+    recipe = Recipe("a", "x", (source,), 1, lambda: adder(1))
+    keys = [_key(each) for each in (recipe, recipe._replace(asked="y"), recipe._replace(name="b"))]
+    source.write_text("two")
+    assert len({*keys, _key(recipe), _key(recipe._replace(arguments=2))}) == 5
+
+
+def test_every_module_of_the_engine_s_kernels_is_among_their_sources() -> None:
+    written = {path for path in SOURCES[0].parent.rglob("*.py") if "numba import" in path.read_text()}
+    assert len(written) >= 5 and written <= {*SOURCES}
 
 
 #: Kernels whose inner functions have one name and, as the first of their process, one number; too long to be inlined.
@@ -94,8 +102,8 @@ _TWINS = """
 import sys
 import numpy as np
 from numba import carray, int64, njit
-from engine_proc.cpu_vectors import pointer
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.compile_kernel import compile_kernel
+from harness.common.nogil_numba import pointer
 
 def make(number):
     names = {"number": number}
@@ -113,7 +121,7 @@ def make(number):
 def result(number):
     kernel = compile_kernel(make(number), str(number))
     cells = np.ones(2, np.int64)
-    kernel.ctypes(cells.ctypes.data)
+    kernel.call(cells.ctypes.data)
     return kernel.read, cells.tolist()
 
 print([result(int(number)) for number in sys.argv[1:]])
@@ -138,8 +146,9 @@ def _run_twins(*numbers: str) -> list[tuple[bool, list[int]]]:
 _BY_NAME = """
 import numpy as np
 from numba import carray, int64
-from engine_proc.cpu_vectors import pointer, thread_functions
-from engine_proc.kernel_cache import compile_kernel
+from engine_proc.compile_kernel import compile_kernel
+from engine_proc.cpu_vectors import thread_functions
+from harness.common.nogil_numba import pointer
 
 number, count = thread_functions()
 
@@ -150,7 +159,7 @@ def kernel(address):
 
 compiled = compile_kernel(kernel, "")
 cells = np.full(2, 9, np.int64)
-compiled.ctypes(cells.ctypes.data)
+compiled.call(cells.ctypes.data)
 print((compiled.read, cells.tolist()))
 """
 

@@ -15,13 +15,14 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from harness.common.clock import NS_PER_S, Clock
 from harness.common.collector import CONTROL_WORDS, Int64Array
-from harness.common.nogil import NogilUnavailableError, load_numba, load_symbols
+from harness.common.nogil import NogilUnavailableError, at, compile_loop
 from harness.common.probes.ring import EXACT, REST_NS, RingWriter
 from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
 from harness.common.processes import name_thread
@@ -125,42 +126,37 @@ def make_gil_probe(
 
 
 def compile_probe() -> Any:
-    """The loop, compiled by a call that finds the stop word set. Raises NogilUnavailableError."""
-    loop = _build()
-    stopped = np.ones(REST + 1, dtype=np.int64)
-    _call(loop, np.zeros((2, 8), dtype=np.int64), stopped, 0, stopped, -1, PERIOD_NS)
-    loop.disable_compile()  # a call of other types would compile again, in the middle of a run: better an error
-    return loop
+    """The compiled loop. Raises NogilUnavailableError."""
+    return compile_loop("gil-probe", _build, 10, Path(__file__).parent)
 
 
 def _call(
     loop: Any, ring: Int64Array, control: Int64Array, stop_cell: int, own_stop: Int64Array, fd: int, period_ns: int
 ) -> None:
     scratch, text = np.zeros(2, dtype=np.int64), np.zeros(SCHEDSTAT_BYTES, dtype=np.uint8)
-    loop(ring, control, stop_cell, own_stop, scratch, text, fd, period_ns)
+    loop(
+        at(ring), *ring.shape, at(control), stop_cell, at(own_stop), at(scratch), at(text), fd, period_ns,
+    )  # fmt: skip
 
 
 def _build() -> Any:
-    symbols, njit = load_symbols(), load_numba()
-    clock_gettime, clock_nanosleep = symbols.clock_gettime, symbols.clock_nanosleep
-    take_gil, give_gil = symbols.gil_ensure, symbols.gil_release
-    read_delay = compiled_run_delay(njit, symbols.pread)
-    log, longest, worth_reading = np.log, LONGEST_SLEEP, _WORTH_READING_NS
-    rest, rest_ns = REST, REST_NS
+    from harness.common.nogil_numba import cells, clock_gettime, clock_nanosleep, give_gil, rows, take_gil
 
-    # scratch: a timespec. The thread has a Python thread state, given up for the length of this loop (nogil), which
-    # PyGILState_Ensure takes up again and PyGILState_Release gives up: what a C extension does around a callback.
-    def probe(ring, control, stop_cell, own_stop, scratch, text, fd, period):  # type: ignore[no-untyped-def]
-        here = scratch.ctypes.data
-        rows = ring.shape[0] - 1
+    read_delay = compiled_run_delay()
+
+    def probe(  # type: ignore[no-untyped-def]
+        ring_at, length, columns, control_at, stop_cell, own_stop_at, here, text, fd, period
+    ):  # fmt: skip
+        ring, control, scratch = rows(ring_at, columns), cells(control_at), cells(here)
+        own_stop = cells(own_stop_at)
         state = 88172645463325252
         clock_gettime(1, here)
         now = scratch[0] * 1_000_000_000 + scratch[1]
         while control[stop_cell] == 0 and own_stop[0] == 0:
             state = state * 6364136223846793005 + 1442695040888963407  # Knuth's MMIX generator, modulo 2**64
             share = ((state >> 11) & 9007199254740991) / 9007199254740992.0
-            resting = control[rest] != 0
-            due = now + (rest_ns if resting else min(int(-log(1.0 - share) * period), longest * period))
+            resting = control[REST] != 0
+            due = now + (REST_NS if resting else min(int(-np.log(1.0 - share) * period), LONGEST_SLEEP * period))
             scratch[0] = due // 1_000_000_000
             scratch[1] = due % 1_000_000_000
             while clock_nanosleep(1, 1, here, 0) == 4:
@@ -177,11 +173,11 @@ def _build() -> Any:
             give_gil(held)
             now = scratch[0] * 1_000_000_000 + scratch[1]
             count = ring[0, 0]
-            at = 1 + count % rows
+            at = 1 + count % (length - 1)
             ring[at, 0] = woke
             ring[at, 1] = now - woke
-            ring[at, 2] = read_delay(fd, text) - before if now - woke > worth_reading else 0
+            ring[at, 2] = read_delay(fd, text) - before if now - woke > _WORTH_READING_NS else 0
             ring[at, 3] = woke - due
             ring[0, 0] = count + 1
 
-    return njit(nogil=True)(probe)
+    return probe

@@ -14,13 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.common.clock import NS_PER_S, Clock
 from harness.common.collector import CONTROL_WORDS, Int64Array
-from harness.common.nogil import NogilUnavailableError, load_numba, load_symbols
+from harness.common.nogil import NogilUnavailableError, at, compile_loop
 from harness.common.probes.ring import EXACT, PERIOD, REST_NS, SHORTEST, SLEEPS, RingWriter
 from harness.common.probes.schedstat import SCHEDSTAT_BYTES, compiled_run_delay, open_schedstat, run_delay
 from harness.common.processes import name_thread
@@ -103,35 +104,29 @@ class HiccupMonitor:
 def compile_hiccups() -> Any:
     """The compiled loop, or None where it cannot be built."""
     try:
-        loop = _build()
+        return compile_loop("hiccups", _build, 9, Path(__file__).parent)
     except NogilUnavailableError:
         return None
-    _call(loop, np.zeros((2, 8), dtype=np.int64), np.ones(REST + 1, dtype=np.int64), 0, -1, SLEEP_NS)
-    loop.disable_compile()
-    return loop
 
 
 def _call(loop: Any, ring: Int64Array, control: Int64Array, stop_cell: int, fd: int, sleep_ns: int) -> None:
     scratch, text = np.zeros(2, dtype=np.int64), np.zeros(SCHEDSTAT_BYTES, dtype=np.uint8)
-    loop(ring, control, stop_cell, scratch, text, fd, sleep_ns)
+    loop(at(ring), *ring.shape, at(control), stop_cell, at(scratch), at(text), fd, sleep_ns)
 
 
 def _build() -> Any:
-    symbols, njit = load_symbols(), load_numba()
-    clock_gettime, clock_nanosleep = symbols.clock_gettime, symbols.clock_nanosleep
-    read_delay = compiled_run_delay(njit, symbols.pread)
-    threshold, shortest_cell, sleeps_cell = THRESHOLD_NS, SHORTEST, SLEEPS
-    rest, rest_ns = REST, REST_NS
+    from harness.common.nogil_numba import cells, clock_gettime, clock_nanosleep, rows
 
-    def monitor(ring, control, stop_cell, scratch, text, fd, sleep_ns):  # type: ignore[no-untyped-def]
-        here = scratch.ctypes.data
-        rows = ring.shape[0] - 1
+    read_delay = compiled_run_delay()
+
+    def monitor(ring_at, length, columns, control_at, stop_cell, here, text, fd, sleep_ns):  # type: ignore[no-untyped-def]
+        ring, control, scratch = rows(ring_at, columns), cells(control_at), cells(here)
         delay = read_delay(fd, text)
         clock_gettime(1, here)
         began = scratch[0] * 1_000_000_000 + scratch[1]
         while control[stop_cell] == 0:
-            resting = control[rest] != 0
-            due = began + (rest_ns if resting else sleep_ns)
+            resting = control[REST] != 0
+            due = began + (REST_NS if resting else sleep_ns)
             scratch[0] = due // 1_000_000_000
             scratch[1] = due % 1_000_000_000
             while clock_nanosleep(1, 1, here, 0) == 4:
@@ -143,13 +138,13 @@ def _build() -> Any:
                 began = now
                 continue
             took = now - began
-            ring[0, shortest_cell] = min(ring[0, shortest_cell], took)
-            ring[0, sleeps_cell] += 1
-            excess = took - ring[0, shortest_cell]
+            ring[0, SHORTEST] = min(ring[0, SHORTEST], took)
+            ring[0, SLEEPS] += 1
+            excess = took - ring[0, SHORTEST]
             waited = read_delay(fd, text)
-            if excess > threshold:
+            if excess > THRESHOLD_NS:
                 count = ring[0, 0]
-                at = 1 + count % rows
+                at = 1 + count % (length - 1)
                 ring[at, 0] = now - excess
                 ring[at, 1] = excess
                 ring[at, 2] = waited - delay
@@ -157,4 +152,4 @@ def _build() -> Any:
             delay = waited
             began = now
 
-    return njit(nogil=True)(monitor)
+    return monitor

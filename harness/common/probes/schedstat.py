@@ -22,11 +22,14 @@ def run_delay(fd: int) -> int:
     return int(os.pread(fd, SCHEDSTAT_BYTES, 0).split()[1]) if fd >= 0 else 0
 
 
-def compiled_run_delay(njit: Any, pread: Any) -> Any:
-    """The same for compiled loops: `(fd, text: uint8[SCHEDSTAT_BYTES]) -> ns`, without the GIL."""
+def compiled_run_delay() -> Any:
+    """The same for compiled loops: `(fd, address of SCHEDSTAT_BYTES bytes) -> ns`, without the GIL."""
+    from harness.common.nogil_numba import loop, octets, pread
 
-    def read(fd, text):  # type: ignore[no-untyped-def]
-        length = pread(fd, text.ctypes.data, text.shape[0], 0)
+    @loop
+    def read(fd, address):  # type: ignore[no-untyped-def]
+        text = octets(address)
+        length = pread(fd, address, SCHEDSTAT_BYTES, 0)
         field = 0
         value = 0
         for i in range(length):
@@ -36,4 +39,4 @@ def compiled_run_delay(njit: Any, pread: Any) -> Any:
                 value = value * 10 + (text[i] - 48)
         return value
 
-    return njit(nogil=True)(read)
+    return read
