@@ -82,12 +82,19 @@ def _key(recipe: Recipe) -> str:
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for source in recipe.sources:
         digest.update(source.read_bytes())
-    parts = [recipe.name, recipe.asked, str(recipe.arguments), *map(metadata.version, ("numba", "llvmlite")),
+    parts = [recipe.name, recipe.asked, str(recipe.arguments), *map(_version, ("numba", "llvmlite")),
              sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]  # fmt: skip
     parts += [f"{key}={os.environ[key]}" for key in sorted(os.environ) if key.startswith("NUMBA_")]
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _compile(recipe: Recipe) -> tuple[Any, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 from scipy.stats import binom
 
 from harness.common.collector import Int64Array
@@ -137,7 +137,7 @@ def md1_result(served: Served, load: float, seed: int, probabilities: tuple[floa
 def _share(waits: FloatArray, level: float, theory: float) -> Share:
     below = (waits <= level).astype(np.float64)
     deviation = math.sqrt(theory * (1.0 - theory) * integrated_time(below) / len(below))
-    halves = [float(ndtri(0.5 + sure / 2.0)) * deviation for sure in (SURE, VERY_SURE)]
+    halves = [NormalDist().inv_cdf(0.5 + sure / 2.0) * deviation for sure in (SURE, VERY_SURE)]
     return Share(level, theory, float(below.mean()), *halves)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -67,5 +67,5 @@ def mean_interval(values: FloatArray, confidence: float = 0.95) -> Interval:
     n = len(values)
     vif = integrated_time(values)
     mean = float(np.mean(values))
-    half = float(ndtri(0.5 + confidence / 2.0)) * float(np.std(values, ddof=1)) * math.sqrt(vif / n)
+    half = NormalDist().inv_cdf(0.5 + confidence / 2.0) * float(np.std(values, ddof=1)) * math.sqrt(vif / n)
     return Interval(mean, mean - half, mean + half, vif, n)

@@ -28,7 +28,10 @@ loops = [make() for make in (compile_probe, compile_hiccups, compile_receive, co
 print((loops.count(None), "numba" in sys.modules))
 """
 _WITHOUT_NUMBA = """
-import sys
+import importlib.metadata, sys
+def version(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.version = version
 sys.modules["numba"] = None
 from harness.common.nogil import NogilUnavailableError
 from harness.common.probes.hiccup import compile_hiccups

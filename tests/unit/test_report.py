@@ -220,7 +220,9 @@ def test_recover_rebuilds_the_report_of_a_dead_harness(tmp_path: Path) -> None:
 
 def test_recover_can_be_done_again(tmp_path: Path) -> None:
     _, folder = orphan(tmp_path)
-    assert recover(folder).summary == recover(folder).summary
+    first, second = dict(recover(folder).summary), dict(recover(folder).summary)
+    assert first.pop("memory").keys() == second.pop("memory").keys()  # how much this process had in use by then, each
+    assert first == second
 
 
 @pytest.mark.parametrize("name", ["collector.bin", "plan.npz", "session.json"])
