@@ -134,7 +134,7 @@ def _cell_words(value: Estimate | None, column: Column) -> str:
 
 def _figure(value: float) -> str:
     """Four significant digits, and all those before the point; below 1 three places."""
-    if abs(value) >= 1000:
+    if abs(value) >= 999.95:  # which has four digits once it is rounded
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3f}"
 

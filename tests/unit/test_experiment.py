@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness.campaign import experiment, experiment_command
+from harness.campaign import experiment, experiment_command, experiment_report
 from harness.campaign.experiment import (
     CELLS,
     FEWEST_REQUESTS,
@@ -313,3 +313,10 @@ def test_the_table_fits_80_columns_uncut() -> None:
     text = out.getvalue()
     assert "\u2026" not in text and max(map(len, text.splitlines())) <= 80
     assert "separate absolute" in text and "12.35-14.81" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(999.9, "999.9"), (999.97, "1,000"), (1_002.4, "1,002"), (44.0, "44"), (0.5, "0.500")]
+)
+def test_a_figure_that_rounds_to_a_thousand_is_written_as_one(value: float, text: str) -> None:
+    assert experiment_report._figure(value) == text
