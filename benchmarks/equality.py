@@ -131,6 +131,15 @@ def _until(clock: str) -> float:
     return then if then > time.time() else then + 86400
 
 
+def _span(text: str) -> range:
+    """"3-5" or "3" as the numbers of groups."""
+    first, _, last = text.partition("-")
+    numbers = range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"{text} holds no group")
+    return numbers
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="builtin:gpt2,builtin:smollm2")
@@ -140,6 +149,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--settings", default="",
                         help="those whose name contains one of these, comma-separated (default: each choice once)")
     parser.add_argument("--group", type=int, default=120, help="prompts whose reference logits are held at a time")
+    parser.add_argument("--only", type=_span, metavar="FIRST-LAST",
+                        help="these groups alone: so several processes share the work, a file each")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--until", type=_until, default=float("inf"), metavar="HH:MM", help="start nothing after that")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, written as it goes")
@@ -169,7 +180,8 @@ def run_all(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) ->
     loaded = {name: load_model(name) for name in names}
     prompts = {name: groups(load_prompts(name, arguments.prompts), arguments.group) for name in names}
     check_groups(records, prompts)
-    for number in range(max(map(len, prompts.values()))):
+    every = range(max(map(len, prompts.values())))
+    for number in every if arguments.only is None else arguments.only:
         for name in names:
             jobs = jobs_of(name in arguments.exact.split(","), wanted)
             jobs = [job for job in jobs if (name, number, job.setting.name, job.products) not in done]
