@@ -36,6 +36,9 @@ WRITE_FIELD = {name: i for i, name in enumerate(WRITE_FIELDS)}
 _NUM_WRITE_FIELDS = len(WRITE_FIELDS)
 (_W_K, _W_V, _W_KEYS, _W_VALUES, _W_BLOCKS, _W_OFFSETS, _W_K_STRIDE, _W_V_STRIDE, _W_TOKENS, _W_KV_HEADS,
  _W_BLOCK_SIZE) = range(_NUM_WRITE_FIELDS)  # fmt: skip
+#: So many bytes of one head's K, and as many of its V, are fetched long before they are used: they stay in the second
+#: level of any CPU's cache till then. What is beyond is fetched a block before.
+_KEPT = 1 << 17
 
 
 class Kernels(NamedTuple):
@@ -60,11 +63,17 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
     thread, threads = thread_functions()
 
     @njit(nogil=True, error_model="numpy")
-    def attend(p: Any, scale: float, part: int, row: int, head: int) -> None:
-        """One row's query group of one KV head, its new token stored before."""
+    def attend(p: Any, scale: float, part: int, task: int, then: int) -> None:
+        """One row's query group of one KV head, its new token stored before; `then` is the thread's next task."""
         block_size, kv_heads = p[_BLOCK_SIZE], p[_KV_HEADS]
-        length = carray(pointer(p[_LENGTHS]), (p[_ROWS],), np.int64)[row]
+        row, head = task // kv_heads, task % kv_heads
+        lengths = carray(pointer(p[_LENGTHS]), (p[_ROWS],), np.int64)
+        length = lengths[row]
         table = carray(pointer(p[_TABLES] + row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
+        then_row, then_head = then // kv_heads, then % kv_heads
+        then_last = (lengths[then_row] - 1) // block_size
+        then_table = carray(pointer(p[_TABLES] + then_row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
+        kept = _KEPT // (block_size * dim * size)
         block_bytes, head_bytes = kv_heads * block_size * dim * size, head * block_size * dim * size
         last = length - 1
         place = table[last // block_size] * block_bytes + head_bytes + (last % block_size) * dim * size
@@ -78,25 +87,33 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
         for member in range(head * group, head * group + group):
             widen(query, p[_Q] + (row * p[_Q_STRIDE] + member * dim) * size, np.float32(scale))
             for first in range(0, length, block_size):
-                here = table[first // block_size] * block_bytes + head_bytes
-                following = table[min(first + block_size, last) // block_size] * block_bytes + head_bytes
+                i = first // block_size
+                here = table[i] * block_bytes + head_bytes
+                later = p[_VALUES] + here
+                if i >= kept:
+                    later = p[_KEYS] + table[min(i + 1, last // block_size)] * block_bytes + head_bytes
                 count = min(block_size, length - first)
                 if block_size % lanes == 0:  # whole vectors; what lies beyond the last token is not looked at
                     count = (count + lanes - 1) // lanes * lanes
-                scores(weights + 4 * first, query, p[_KEYS] + here, count, p[_KEYS] + following, p[_VALUES] + here)
+                scores(weights + 4 * first, query, p[_KEYS] + here, count, later)
             total = softmax(line, length)
             sums[:] = np.float32(0.0)
             for first in range(0, length, block_size):
-                block = p[_VALUES] + table[first // block_size] * block_bytes + head_bytes
-                accumulate(acc, weights + 4 * first, block, min(block_size, length - first))
+                i = first // block_size
+                block = p[_VALUES] + table[i] * block_bytes + head_bytes
+                later = p[_KEYS] + then_table[min(i, then_last)] * block_bytes + then_head * block_size * dim * size
+                if i >= kept:
+                    later = p[_VALUES] + table[min(i + 1, last // block_size)] * block_bytes + head_bytes
+                accumulate(acc, weights + 4 * first, block, min(block_size, length - first), later)
             narrow(p[_OUT] + (row * p[_HEADS] + member) * dim * size, acc, np.float32(1.0) / total)
 
     def decode(params: int) -> None:
         p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
         scale = carray(pointer(params + 8 * _SCALE), (1,), np.float64)[0]
         kv_heads, part, parts = p[_KV_HEADS], thread(), threads()
-        for task in range(part, p[_ROWS] * kv_heads, parts):
-            attend(p, scale, part, task // kv_heads, task % kv_heads)
+        tasks = p[_ROWS] * kv_heads
+        for task in range(part, tasks, parts):
+            attend(p, scale, part, task, min(task + parts, tasks - 1))
 
     def write(params: int) -> None:
         p = carray(pointer(params), (_NUM_WRITE_FIELDS,), np.int64)

@@ -40,6 +40,12 @@ def fetch(builder: Any, address: Any) -> None:
     builder.call(prefetch, (builder.inttoptr(address, _I8.as_pointer()), *(ir.Constant(I32, n) for n in (0, 2, 1))))
 
 
+def fetch_all(builder: Any, address: Any, size: int) -> None:
+    """`fetch` of each line of `size` bytes."""
+    for line in range(0, size, CACHE_LINE):
+        fetch(builder, builder.add(address, ir.Constant(address.type, line)))
+
+
 def lanes_of(dim: int) -> int:
     """Floats of a vector for heads of `dim` values."""
     return next(lanes for lanes in (16, 8, 4, 2, 1) if dim % lanes == 0)
@@ -123,21 +129,19 @@ def make_intrinsics(dim: int, bf16: bool) -> tuple[Any, Any, Any, Any, Any]:
     vectors = _Vectors(dim, bf16)
 
     @intrinsic
-    def scores(typing_context: Any, out: Any, q: Any, keys: Any, count: Any, later: Any, further: Any) -> Any:
-        """out[t] = q . keys[t] for `count` tokens of one block; q in float32. The cache fetches two blocks meanwhile,
-        so much of them as there are tokens: processors do not foresee where a paged cache goes on."""
+    def scores(typing_context: Any, out: Any, q: Any, keys: Any, count: Any, later: Any) -> Any:
+        """out[t] = q . keys[t] for `count` tokens of one block; q in float32. The cache fetches the block at `later`
+        meanwhile, so much of it as there are tokens: processors do not foresee where a paged cache goes on."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            out_at, q_at, keys_at, number, *coming = args
+            out_at, q_at, keys_at, number, coming = args
             query = [vectors.load(builder, q_at, i, bf16=False) for i in range(vectors.count)]
             token_bytes, lanes = dim * vectors.itemsize, ir.Constant(number.type, vectors.lanes)
 
             def products(place: Any) -> Any:
                 """One token's products, a vector whose lanes are still to be added up."""
                 row = builder.add(keys_at, place)
-                for base in coming:
-                    for line in range(0, token_bytes, CACHE_LINE):
-                        fetch(builder, builder.add(builder.add(base, place), ir.Constant(number.type, line)))
+                fetch_all(builder, builder.add(coming, place), token_bytes)
                 sums = [builder.fmul(query[i], vectors.load(builder, row, i), flags=FLAGS)
                         for i in range(vectors.count)]  # fmt: skip
                 while len(sums) > 1:
@@ -164,18 +168,22 @@ def make_intrinsics(dim: int, bf16: bool) -> tuple[Any, Any, Any, Any, Any]:
                 builder.store(vectors.total(builder, products(place_of(token, token_bytes))), address, align=4)
             return context.get_dummy_value()
 
-        return types.void(*(types.int64,) * 6), generate
+        return types.void(*(types.int64,) * 5), generate
 
     @intrinsic
-    def accumulate(typing_context: Any, acc: Any, weights: Any, values: Any, count: Any) -> Any:
-        """acc += sum of weights[t] * values[t] over `count` tokens of one block; acc in float32."""
+    def accumulate(typing_context: Any, acc: Any, weights: Any, values: Any, count: Any, later: Any) -> Any:
+        """acc += sum of weights[t] * values[t] over `count` tokens of one block; acc in float32. `later`: as `scores`
+        has it."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            acc_at, weights_at, values_at, number = args
+            acc_at, weights_at, values_at, number, coming = args
+            token_bytes = dim * vectors.itemsize
             cells = [cgutils.alloca_once_value(builder, vectors.load(builder, acc_at, i, bf16=False))
                      for i in range(vectors.count)]  # fmt: skip
             with cgutils.for_range(builder, number, intp=number.type) as loop:
-                row = builder.add(values_at, builder.mul(loop.index, ir.Constant(number.type, dim * vectors.itemsize)))
+                step = builder.mul(loop.index, ir.Constant(number.type, token_bytes))
+                row = builder.add(values_at, step)
+                fetch_all(builder, builder.add(coming, step), token_bytes)
                 place = builder.add(weights_at, builder.mul(loop.index, ir.Constant(number.type, 4)))
                 weight = vectors.splat(builder, builder.load(builder.inttoptr(place, F32.as_pointer()), align=4))
                 for i, cell in enumerate(cells):
@@ -185,7 +193,7 @@ def make_intrinsics(dim: int, bf16: bool) -> tuple[Any, Any, Any, Any, Any]:
                 vectors.store(builder, acc_at, i, builder.load(cell), bf16=False)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, types.int64, types.int64), generate
+        return types.void(*(types.int64,) * 5), generate
 
     @intrinsic
     def widen(typing_context: Any, out: Any, head: Any, factor: Any) -> Any:
