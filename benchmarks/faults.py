@@ -27,7 +27,7 @@ LOAD = ("--rate", "200", "--num-requests", "1200", "--max-new-tokens", "1", "--p
 SPIN = ("--wait", "spin")
 #: Runs the command line with a generator that is wrong, in one line of Python.
 RELATIVE = """
-import dataclasses, sys, harness.session as session, harness.__main__ as cli
+import dataclasses, sys, harness.session.live as session, harness.__main__ as cli
 right = session.submitter_spec
 session.submitter_spec = lambda *a, **k: dataclasses.replace(right(*a, **k), relative=True)
 sys.exit(cli.main(sys.argv[1:]))

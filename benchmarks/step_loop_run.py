@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
 from engine_proc.egress import Egress
-from engine_proc.inbox import Inbox
+from engine_proc.intake.inbox import Inbox
 from engine_proc.step_loop import StepLoop
 from harness.common.clock import monotonic_ns
 from harness.common.collector import Collector, CollectorShape

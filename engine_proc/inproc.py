@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine_proc.admission import Admission
+from engine_proc.intake.admission import Admission
 from harness.common import control as words
 from harness.common.clock import NS_PER_S, Clock
 from harness.common.collector import CONTROL_WORDS, Collector

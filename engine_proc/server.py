@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import zmq
 
-from engine_proc.admission import Admission, TextEncoder
 from engine_proc.backends.registry import make_backend
 from engine_proc.egress import Egress
-from engine_proc.entrance import Entrance, WireEntrance
-from engine_proc.inbox import Inbox
-from engine_proc.ingress import Ingress
 from engine_proc.inproc import InprocSubmitter, Load
-from engine_proc.plan_source import PlanSource
-from engine_proc.polled_inbox import PolledInbox
+from engine_proc.intake.admission import Admission, TextEncoder
+from engine_proc.intake.entrance import Entrance, WireEntrance
+from engine_proc.intake.inbox import Inbox
+from engine_proc.intake.ingress import Ingress
+from engine_proc.intake.plan_source import PlanSource
+from engine_proc.intake.polled_inbox import PolledInbox
 from engine_proc.probes import EngineProbes
 from engine_proc.step_loop import StepLoop
 from engine_proc.tokenize import UnlockedEncoder, load_tokenizer

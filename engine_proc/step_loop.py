@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from engine_proc.backends.base import EngineBackend, EngineRequest, StepOutput
 from engine_proc.egress import Egress
-from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
+from engine_proc.intake.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
 from engine_proc.stopping import StopMatcher, TokenBytes, watch
 from harness.common.clock import Clock
 from harness.common.collector import CONTROL_WORDS, Collector

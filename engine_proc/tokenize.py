@@ -1,7 +1,7 @@
 """The one tokenization module: text to token ids and back. Wraps the Rust `tokenizers`; no torch, no transformers.
 
-`python -m engine_proc.tokenize --model builtin:gpt2 < texts.jsonl` is the dry run: one JSON string, or one object with
-a "prompt" or "text", a line; out comes one JSON list of token ids a line. `--decode` is the way back.
+`python -m engine_proc.tokenize --model builtin:gpt2 < texts.jsonl` is the dry run: one JSON string, or one object
+with a "prompt" or "text", a line; out comes one JSON list of token ids a line. `--decode` is the way back.
 
 Special tokens are read in a prompt as Hugging Face's tokenizers read them: "<|endoftext|>" in a GPT-2 prompt is the
 one id 50256, not its 13 characters. Lone surrogates, which UTF-8 cannot carry, become U+FFFD.
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import tokenizers
 
-from engine_proc.gguf_file import gguf_tokenizer
+from engine_proc.models.gguf_file import gguf_tokenizer
 from engine_proc.models.source import find_model
 from engine_proc.token_bytes import TokenBytes
 from harness.common.errors import ConfigError

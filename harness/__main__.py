@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
+from harness.cli.options import Parser, add_help, nearest, plan_parser, run_parser
 from harness.common.errors import ConfigError, IsorateError, RunError
-from harness.options import Parser, add_help, nearest, plan_parser, run_parser
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -132,11 +132,11 @@ def _dispatch(words: list[str]) -> int:
 
 def _run(flags: list[str], words: list[str]) -> int:
     parsed = run_parser(_program()).parse_all(flags)
-    from harness.config import RunConfig
+    from harness.config.run_config import RunConfig
 
     config = RunConfig(**vars(parsed))
     _end_with_campaign()
-    from harness.supervisor import run_session
+    from harness.session.supervisor import run_session
 
     return run_session(config, [*_invocation(), *words])
 
@@ -153,10 +153,10 @@ def _end_with_campaign() -> None:
 def _plan(flags: list[str]) -> int:
     parsed = vars(plan_parser(_program()).parse_all(flags))
     as_json = parsed.pop("json", False)
-    from harness.config import RunConfig
+    from harness.config.run_config import RunConfig
 
     config = RunConfig(**parsed)
-    from harness.plan_command import plan_load
+    from harness.cli.plan_command import plan_load
 
     return plan_load(config, as_json)
 
@@ -171,7 +171,7 @@ def _on_folder(command: str, words: list[str]) -> int:
     folder, all_checks = Path(parsed["folder"]), bool(parsed.get("all_checks"))
     if not folder.is_dir():
         raise ConfigError(f"{command} {folder}: no such folder")
-    from harness import folder_commands
+    from harness.cli import folder_commands
 
     act = folder_commands.report if command == "report" else folder_commands.recover
     return act(folder, all_checks=all_checks)

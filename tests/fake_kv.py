@@ -15,9 +15,9 @@ from fakes import FakeClock
 
 from engine_proc import sequence as engine
 from engine_proc.backends.base import EngineRequest, Failure
-from engine_proc.batch import Batch, Chunk
-from engine_proc.block_pool import PADDING_BLOCK, BlockPool
-from engine_proc.scheduler import Policy, Scheduler
+from engine_proc.scheduling.batch import Batch, Chunk
+from engine_proc.scheduling.block_pool import PADDING_BLOCK, BlockPool
+from engine_proc.scheduling.scheduler import Policy, Scheduler
 from harness.common.protocol import Sampling
 
 VOCABULARY = 3  # few tokens, so that prompts made at random begin alike

@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 def clean(folder: Path, base: str) -> MadeSession:
     """A session that passes every check: constant gaps, Poisson ones, or two runs."""
     if base == "poisson":
-        from harness.config import RunConfig
+        from harness.config.run_config import RunConfig
         from harness.plan.build import build_offsets
 
         offsets = build_offsets(RunConfig(arrival="poisson", rate=2.0, num_requests=N), N)

@@ -18,11 +18,11 @@ from harness.common.collector import RUN_T0_CELL, Collector, CollectorShape, Int
 from harness.common.plan_file import LoadPlan
 from harness.common.probes.ring import EXACT, RingWriter
 from harness.common.stamps import SEPARATE_LEDGER, STAMPS, STEP_COLUMNS, EndReason, FinishReason, SendResult, Status
-from harness.contention import ENGINE, FIRST_SUBMITTER, HARNESS
 from harness.host.sampler import CGROUP, name_cells
-from harness.ledger import Audit
-from harness.metrics import measure_run
-from harness.records import read_session
+from harness.measures.contention import ENGINE, FIRST_SUBMITTER, HARNESS
+from harness.measures.ledger import Audit
+from harness.measures.metrics import measure_run
+from harness.measures.records import read_session
 from harness.report.finish import conditions
 from harness.report.session_info import SessionInfo
 

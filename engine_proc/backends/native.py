@@ -12,15 +12,15 @@ from torch import Tensor
 
 from engine_proc.backends.base import Capacity, EngineRequest, StepOutput, TokenEvent
 from engine_proc.backends.native_parts import Kernels, Parts, build_parts
-from engine_proc.batch import Batch
-from engine_proc.block_pool import BlockPool
-from engine_proc.model_runner import Pending
 from engine_proc.models.loader import LoadedModel, load_model
-from engine_proc.nvtx import make_ranges
-from engine_proc.placement import choose_device, choose_dtype, fit_threads_to_mask, keep_freed_memory
-from engine_proc.sampler import choose
-from engine_proc.scheduler import Policy, Scheduler
-from engine_proc.sequence import Sequence
+from engine_proc.runner.model_runner import Pending
+from engine_proc.runner.nvtx import make_ranges
+from engine_proc.runner.placement import choose_device, choose_dtype, fit_threads_to_mask, keep_freed_memory
+from engine_proc.runner.sampler import choose
+from engine_proc.scheduling.batch import Batch
+from engine_proc.scheduling.block_pool import BlockPool
+from engine_proc.scheduling.scheduler import Policy, Scheduler
+from engine_proc.scheduling.sequence import Sequence
 from harness.common.clock import Clock
 from harness.common.errors import ConfigError
 from harness.common.protocol import Sampling

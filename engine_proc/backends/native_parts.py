@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_proc.decode_attention import DecodeMaker, Gathered
-from engine_proc.graphs import CapturedDecode, capture_cuda
-from engine_proc.kv_cache import KVShape, PagedKVCache, choose_num_blocks
-from engine_proc.model_runner import CPU_PASS_TOKENS, ModelRunner
+from engine_proc.attention.decode_attention import DecodeMaker, Gathered
+from engine_proc.attention.kv_cache import KVShape, PagedKVCache, choose_num_blocks
 from engine_proc.models.base import Model
 from engine_proc.models.linear import can_pack
 from engine_proc.models.loader import LoadedModel, build_model
-from engine_proc.placement import free_memory
+from engine_proc.runner.graphs import CapturedDecode, capture_cuda
+from engine_proc.runner.model_runner import CPU_PASS_TOKENS, ModelRunner
+from engine_proc.runner.placement import free_memory
 from harness.common.errors import ConfigError
 
 #: Shares of the free memory that the KV cache may take: a host has other users, a CUDA device is the engine's.
@@ -98,7 +98,7 @@ def _decode_maker(
 ) -> DecodeMaker:
     if device.type == "cpu" and kernels.compiled_decode:
         try:
-            from engine_proc.compiled_decode import Compiled
+            from engine_proc.attention.compiled_decode import Compiled
         except ImportError:  # no numba here
             return Gathered(cache, device)
         return Compiled(cache, heads, max_tokens)

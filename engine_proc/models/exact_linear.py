@@ -11,7 +11,7 @@ from torch import Tensor
 from engine_proc.models.linear import ACTIVATIONS, Linear
 
 if TYPE_CHECKING:
-    from engine_proc.exact_rows import ExactRows
+    from engine_proc.kernels.exact_rows import ExactRows
 
 #: With more rows a float64 matrix product is faster than `ExactRows`.
 MOST_ROWS = 4
@@ -49,7 +49,7 @@ def _exact_rows(weight: Tensor) -> ExactRows | None:
     if weight.device.type != "cpu":
         return None
     try:
-        from engine_proc.exact_rows import ExactRows
+        from engine_proc.kernels.exact_rows import ExactRows
     except ImportError:  # no numba here
         return None
     return ExactRows(weight)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_proc.gguf_file import open_gguf
+from engine_proc.models.gguf_file import open_gguf
 from harness.common.errors import ConfigError
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

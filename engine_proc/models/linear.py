@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from engine_proc.few_rows import FewRows
+    from engine_proc.kernels.few_rows import FewRows
 
 #: Activations that oneDNN can apply inside the matrix product: name -> `algorithm` of its GELU.
 FUSED_GELU = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
@@ -83,7 +83,7 @@ class Linear:
 
 def _few_rows(weight: Tensor, bias: Tensor | None, wide: bool) -> FewRows | None:
     try:
-        from engine_proc.few_rows import FewRows
+        from engine_proc.kernels.few_rows import FewRows
     except ImportError:  # no numba here
         return None
     return FewRows(weight, bias, wide) if FewRows.takes(weight, wide) else None

@@ -23,9 +23,9 @@ from harness.campaign.experiment import (
 from harness.campaign.experiment_report import SCHEMA, experiment_json, live_line, render, scale_lines, sessions_of
 from harness.campaign.flags import CampaignWords, number, parse, whole
 from harness.campaign.folder import make_folder, write_result
+from harness.cli.options import Option, nearest, run_parser
 from harness.common.errors import ConfigError, IsorateError
-from harness.options import Option, nearest, run_parser
-from harness.workspace import absolute
+from harness.session.workspace import absolute
 
 EXPERIMENTS = ("schedule",)
 RESULT = "experiment.json"
@@ -127,7 +127,7 @@ def _go_on(experiment: Experiment) -> None:
 
 def _begun(program: str, words: CampaignWords, command: str) -> Experiment:
     shared = load_words(_without_number(words), words.run)
-    from harness.config import RunConfig
+    from harness.config.run_config import RunConfig
 
     requests = words.run.get("num_requests")
     for cell in CELLS:  # every configuration, before the first of them is run

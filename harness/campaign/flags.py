@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.cli.options import Option, Parser, add_help, add_option, run_parser
 from harness.common.errors import ConfigError
-from harness.options import Option, Parser, add_help, add_option, run_parser
 
 
 class CampaignWords:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.common.errors import ConfigError, IsorateError, RunError
 from harness.report.strict_json import strict_dumps
-from harness.workspace import absolute
+from harness.session.workspace import absolute
 
 
 def make_folder(out: Path | None, kind: str) -> Path:

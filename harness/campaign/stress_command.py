@@ -14,8 +14,8 @@ from harness.campaign.interrupts import interrupted_once
 from harness.campaign.search import Limits
 from harness.campaign.stress import RateResult, StressSettings, so_far, stress, trial_words
 from harness.campaign.stress_report import live_line, render, stress_json
+from harness.cli.options import Option, run_parser
 from harness.common.errors import ConfigError, IsorateError
-from harness.options import Option, run_parser
 
 ABOUT = (
     "Find the highest arrival rate that the engine holds: --slo kept by the planned requests, and no backlog that "
@@ -92,7 +92,7 @@ def _settings(program: str, words: CampaignWords) -> StressSettings:
     limits = Limits(
         start, low, high, number(own, "tolerance", 1.0, 0.1, 100.0) / 100.0, whole(own, "max_trials", 40, 1, 1000)
     )
-    from harness.config import RunConfig
+    from harness.config.run_config import RunConfig
 
     if "slo" not in words.run:
         raise ConfigError("--slo is needed: what does it mean to hold a rate? (such as --slo ttft=500ms@p99)")

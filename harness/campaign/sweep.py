@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.campaign.trial import RunFigures, Trial, run_trial
+from harness.cli.options import GROUPS
 from harness.common.errors import ConfigError
-from harness.options import GROUPS
 
 _REFUSED = ("out", "quiet", "allow_invalid")
 

@@ -28,8 +28,8 @@ from harness.campaign.sweep import (
     sweep,
     words_of,
 )
+from harness.cli.options import Option, run_parser
 from harness.common.errors import ConfigError, IsorateError
-from harness.options import Option, run_parser
 from harness.report.words import rate_words, safe, time_words
 
 SCHEMA = "isorate.sweep/1"
@@ -88,7 +88,7 @@ def _run(program: str, argv: Sequence[str]) -> int:
 
 def _check_points(program: str, axes: Sequence[Axis], words: Sequence[str]) -> None:
     """Every point's configuration, before the first of them is run."""
-    from harness.config import RunConfig
+    from harness.config.run_config import RunConfig
 
     for point in points(axes):
         RunConfig(**vars(run_parser(program).parse_all([*words, *words_of(axes, point)])))

@@ -24,7 +24,7 @@ _FINISHED = (0, 3)  # done; done but INVALID
 class RunFigures:
     """What a campaign wants to know of one measured run. Rates per s, times in ms, None where not measured.
 
-    met: all objectives were kept, None without objectives. growth: `harness.slo.backlog_growth`.
+    met: all objectives were kept, None without objectives. growth: `harness.measures.slo.backlog_growth`.
     """
 
     met: bool | None
@@ -88,7 +88,7 @@ def _check(code: int, stderr: str, folder: Path) -> None:
 
 def read_trial(folder: Path) -> Trial:
     """The trial of a result folder. Raises ConfigError where its summary cannot be read."""
-    from harness.folder_commands import read_summary
+    from harness.cli.folder_commands import read_summary
 
     summary = read_summary(folder / "summary.json")
     runs = tuple(_figures(run) for run in summary["runs"] if not run["warmup"])

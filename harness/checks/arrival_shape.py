@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.arrival_check import AD_LIMIT_1, AD_LIMIT_5, MIN_GAPS, ArrivalFigures
 from harness.checks.check import Bound, Check, CheckContext, Reading
 from harness.common.clock import NS_PER_S
-from harness.metrics import RunMetrics, offered_rate
+from harness.measures.arrival_check import AD_LIMIT_1, AD_LIMIT_5, MIN_GAPS, ArrivalFigures
+from harness.measures.metrics import RunMetrics, offered_rate
 
 #: Values are in limits: A*^2 is INVALID at twice its 1 % point, a plan that no luck explains.
 _PLAN_INVALID = 2.0 * AD_LIMIT_1 / AD_LIMIT_5

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
 
-from harness.ledger import Audit
-from harness.metrics import RunMetrics
+from harness.measures.ledger import Audit
+from harness.measures.metrics import RunMetrics
 from harness.report.session_info import SessionInfo
 
 

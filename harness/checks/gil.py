@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
 from harness.common.clock import NS_PER_MS
-from harness.statistics import percentile
+from harness.measures.statistics import percentile
 
 _WARN_MS, _LIMIT_MS = 1.0, 5.0
 _SHARE_OF_TTFT = 0.10

@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
 from harness.common.clock import NS_PER_MS
-from harness.contention import Pauses
+from harness.measures.contention import Pauses
 
 _SHORT_MS, _LONG_MS = 1.0, 10.0
 _SHARE_OF_TTFT = 0.10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
-from harness.statistics import percentile
+from harness.measures.statistics import percentile
 
 _FLOOR_NS = 100_000  # the lag that isorate holds itself to
 

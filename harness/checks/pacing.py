@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
 from harness.common.clock import NS_PER_S
-from harness.metrics import offered_rate
+from harness.measures.metrics import offered_rate
 
 _FLOOR_US = 100.0  # what isorate holds itself to: below it lag is judged against nothing
 _SHARE_OF_TTFT = 0.10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.checks.check import Check, CheckContext, Reading
-from harness.sampling import FLOORS, rank_lag1
+from harness.measures.sampling import FLOORS, rank_lag1
 
 _ENOUGH_RUNS = 3
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.checks.check import Bound, Check, CheckContext, Reading
-from harness.steady import MIN_BATCHES, MIN_HALF
+from harness.measures.steady import MIN_BATCHES, MIN_HALF
 
 #: Processes whose rate changes as planned: nothing is steady, by intent.
 _CHANGING = ("ramp", "steps", "sine", "mmpp", "burst")

@@ -14,8 +14,8 @@ import numpy as np
 
 from harness.common.collector import Int64Array
 from harness.common.stamps import CAP_WAIT, Ledger
-from harness.contention import Pauses, RunProbes
 from harness.explain.tables import RequestTable
+from harness.measures.contention import Pauses, RunProbes
 
 #: Looks of the GIL probe shorter than this are no pause worth a word.
 MIN_PAUSE_NS = 50_000

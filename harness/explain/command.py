@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cli.options import Parser, add_help
 from harness.common.errors import ConfigError
 from harness.common.stamps import SEPARATE_LEDGER
 from harness.explain.attribution import explain, worst
 from harness.explain.tables import Folder, read_folder
-from harness.options import Parser, add_help
 
 ABOUT = "Where a request's time went: its parts, who was ahead of it, which steps served it, which pauses overlapped."
 MAX_STORIES = 1000

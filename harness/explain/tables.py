@@ -16,7 +16,7 @@ import numpy as np
 from harness.common.collector import Int64Array
 from harness.common.errors import ConfigError
 from harness.common.stamps import STAMPS, STEP_COLUMNS
-from harness.contention import PROBES_FILE, RunProbes, SessionProbes
+from harness.measures.contention import PROBES_FILE, RunProbes, SessionProbes
 from harness.report.steps_file import STEPS_FILE
 
 COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "preempted_ns")
@@ -48,7 +48,7 @@ class Folder:
 
 def read_folder(folder: Path, run: int | None) -> Folder:
     """Read a run of a result folder; without `run`, its first measured one. Raises ConfigError naming what is wrong."""
-    from harness.folder_commands import read_summary
+    from harness.cli.folder_commands import read_summary
 
     summary = read_summary(folder / "summary.json")
     there = {entry["run"]: entry["warmup"] for entry in summary["runs"]}

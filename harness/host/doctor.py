@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from harness.cores import format_cpu_list
+from harness.host.cores import format_cpu_list
 from harness.host.reading import HostFiles, integer
 
 

@@ -6,10 +6,10 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from harness.cli.options import Option, Parser, add_help, add_option
 from harness.host import doctor, doctor_setup
 from harness.host.doctor import Finding, Look, State
 from harness.host.reading import HostFiles
-from harness.options import Option, Parser, add_help, add_option
 from harness.report.strict_json import strict_dumps
 
 ABOUT = "Say what this host does for steady measurements, and what would make it better. It changes nothing."

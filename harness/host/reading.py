@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.common.errors import ConfigError
-from harness.cores import parse_cpu_list
+from harness.host.cores import parse_cpu_list
 
 
 def integer(text: str) -> int | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan import arrivals
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.closed_loop import close_loop, describe_gates

@@ -12,7 +12,7 @@ from harness.common.clock import NS_PER_MS
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_THINK_NS
 from harness.common.plan_file import Int64Array, LoadPlan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.seeds import Dimension, Uniforms
 
 _THINKING = 0x7468696E6B  # the stream of the think times, beside the one of the arrivals

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.common.errors import ConfigError
-from harness.length_text import MAX_LENGTH
+from harness.config.length_text import MAX_LENGTH
 from harness.plan.tables import Record, read_records, type_word
 
 FORMATS = ("sharegpt", "spec_bench", "humaneval", "gsm8k", "jsonl", "csv", "parquet")

@@ -10,8 +10,9 @@ import numpy as np
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_REQUESTS
 from harness.common.plan_file import LoadPlan
-from harness.config import RunConfig
-from harness.length_text import MAX_LENGTH, parse_length
+from harness.config.length_text import MAX_LENGTH, parse_length
+from harness.config.prompt_flags import kind_of, outputs_recorded
+from harness.config.run_config import RunConfig
 from harness.plan.build import bare_plan, build_offsets, counted, frozen, load_plan_for, text_plan, with_texts
 from harness.plan.datasets import read_dataset
 from harness.plan.draft import Draft, Int32Array, PromptShape, TextSource
@@ -20,7 +21,6 @@ from harness.plan.lengths import Lengths, draw_lengths
 from harness.plan.seeds import Dimension, generator, seed_of
 from harness.plan.sessions import Sessions, make_sessions
 from harness.plan.traces.load import trace_draft
-from harness.prompt_flags import kind_of, outputs_recorded
 
 #: Tokens that a tokenizer may give beyond one a byte of text.
 SPARE_TOKENS = 16

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.common.errors import ConfigError
-from harness.length_text import INTEGER, MAX_LENGTH, LengthSpec
+from harness.config.length_text import INTEGER, MAX_LENGTH, LengthSpec
 from harness.plan.files import decode_lines, read_bytes
 from harness.plan.tables import once
 

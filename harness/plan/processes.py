@@ -8,15 +8,15 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from harness.arrival_flags import PARAMETERS, Parameters
 from harness.common.clock import NS_PER_S
 from harness.common.errors import ConfigError
+from harness.config.arrival_flags import PARAMETERS, Parameters
+from harness.config.rate_text import parse_ramp, parse_steps
 from harness.plan import gap_laws
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.arrivals import MAX_SPAN_NS
 from harness.plan.rate_curves import OnOffChain, RampCurve, SineCurve, StepCurve
 from harness.plan.schedules import Constant, Renewal, Schedule, Varying
-from harness.rate_text import parse_ramp, parse_steps
 
 #: Offsets are whole ns: random gaps of a mean below this would not have their distribution any more.
 MIN_MEAN_GAP_NS = 1000

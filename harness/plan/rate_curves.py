@@ -15,8 +15,8 @@ import numpy as np
 
 from harness.common.clock import NS_PER_S
 from harness.common.errors import ConfigError
+from harness.config.rate_text import Ramp, Step
 from harness.plan.seeds import Dimension, FloatArray, Uniforms
-from harness.rate_text import Ramp, Step
 
 MAX_STATE_CHANGES = 5_000_000
 _CHUNK = 4096

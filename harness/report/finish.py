@@ -15,13 +15,14 @@ from harness.common.collector import Collector
 from harness.common.errors import ConfigError, RunError
 from harness.common.plan_file import LoadPlan
 from harness.common.stamps import LEDGERS, SEPARATE_LEDGER, EndReason
-from harness.contention import PROBES_FILE
-from harness.ledger import MAX_EXAMPLES, Audit, Violation
-from harness.metrics import Conditions, RunMetrics, measure_run
+from harness.config.slo_text import Slo
+from harness.measures.contention import PROBES_FILE
+from harness.measures.ledger import MAX_EXAMPLES, Audit, Violation
+from harness.measures.metrics import Conditions, RunMetrics, measure_run
+from harness.measures.records import SessionRecords, read_outputs, read_session
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.processes import schedule_of
 from harness.plan.schedules import Schedule
-from harness.records import SessionRecords, read_outputs, read_session
 from harness.report.folder import publish, write_file
 from harness.report.memory import memory_json
 from harness.report.outputs import write_outputs
@@ -30,7 +31,6 @@ from harness.report.session_info import SESSION_FILE, SessionInfo
 from harness.report.steps_file import STEPS_FILE, write_steps
 from harness.report.strict_json import strict_dumps
 from harness.report.summary import build_summary
-from harness.slo_text import Slo
 
 REQUEST_FILES = ("requests.csv", "requests.parquet")
 _KILLED = (EndReason.PARENT_DIED, EndReason.ENGINE_DIED, EndReason.SUBMITTER_DIED)

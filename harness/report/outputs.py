@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harness.common.collector import Int64Array
-from harness.records import RunRecord
+from harness.measures.records import RunRecord
 
 
 def write_outputs(

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.common.collector import Int64Array
 from harness.common.stamps import STAMPS, FinishReason, Status
-from harness.records import RunRecord
+from harness.measures.records import RunRecord
 
 _COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "preempted_ns")
 COLUMNS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.records import RunRecord
+from harness.measures.records import RunRecord
 from harness.report.requests_csv import COLUMNS, columns_of
 
 WORDS = ("status", "finish_reason", "error")

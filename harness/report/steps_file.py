@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.common.stamps import STEP_COLUMNS
-from harness.records import RunRecord
+from harness.measures.records import RunRecord
 
 STEPS_FILE = "steps.npz"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.checks.verdict import Verdict
 from harness.common.plan_file import LoadPlan
-from harness.ledger import Audit
-from harness.metrics import RunMetrics
-from harness.records import SessionRecords
+from harness.measures.ledger import Audit
+from harness.measures.metrics import RunMetrics
+from harness.measures.records import SessionRecords
 from harness.report.session_info import SessionInfo
 from harness.report.strict_json import strict
 

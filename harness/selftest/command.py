@@ -12,9 +12,9 @@ from typing import Any
 
 from harness.campaign.flags import parse, whole
 from harness.campaign.folder import make_folder
+from harness.cli.options import GROUPS, Option, nearest
 from harness.common.errors import ConfigError, RunError
 from harness.host.floor import Floor, floor_path, host_print, write_floor
-from harness.options import GROUPS, Option, nearest
 from harness.report.strict_json import strict_dumps
 from harness.selftest.lines import Line, told
 from harness.selftest.parts import (

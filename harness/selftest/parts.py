@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from harness.arrival_check import AD_LIMIT_1, AD_LIMIT_5, figures
 from harness.common.clock import monotonic_ns
 from harness.common.processes import sharpen_timers
+from harness.measures.arrival_check import AD_LIMIT_1, AD_LIMIT_5, figures
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.processes import schedule_of
 from harness.selftest.lines import Line, at_most, told

@@ -12,7 +12,7 @@ import pytest
 from engine_proc.backends.null import scripted_token
 from harness.common.plan_file import load_plan
 from harness.common.stamps import SEPARATE_LEDGER
-from harness.contention import SessionProbes
+from harness.measures.contention import SessionProbes
 from helpers import run_cli
 
 pytestmark = pytest.mark.timeout(120)

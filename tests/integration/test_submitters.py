@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.build import text_plan
 from helpers import run_cli, wait_until
 from integration.live import STEADY, alive, leftovers, live

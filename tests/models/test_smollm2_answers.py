@@ -10,7 +10,7 @@ from tiny_gpt2 import Driver
 
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
-from engine_proc.gguf_file import gguf_chat_template
+from engine_proc.models.gguf_file import gguf_chat_template
 from engine_proc.models.source import find_model
 from engine_proc.tokenize import load_tokenizer
 from harness.common.protocol import Sampling

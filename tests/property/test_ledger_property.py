@@ -19,8 +19,8 @@ from harness.common.stamps import (
     SendResult,
     Status,
 )
-from harness.ledger import audit_run, ledger_json, part_values, ttft_values
-from harness.records import RunRecord
+from harness.measures.ledger import audit_run, ledger_json, part_values, ttft_values
+from harness.measures.records import RunRecord
 
 T0 = 10**15  # a machine that has been up for eleven days
 ENGINE_CHAIN = SEPARATE_LEDGER.chains[1]

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 
 from engine_proc import sequence as engine_sequence
 from engine_proc.backends.base import EngineRequest
-from engine_proc.batch import Batch
-from engine_proc.block_pool import PADDING_BLOCK
+from engine_proc.scheduling.batch import Batch
+from engine_proc.scheduling.block_pool import PADDING_BLOCK
 
 MOST_NEW_TOKENS = 24
 #: Prompts are a start out of few, as long as it likes, and a tail: full blocks in common, and ends anywhere in one.

@@ -15,7 +15,7 @@ from fakes import FakeClock, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest, Failure, StepOutput, TokenEvent
 from engine_proc.backends.registry import _fault_of
-from engine_proc.inbox import Inbox
+from engine_proc.intake.inbox import Inbox
 from engine_proc.step_loop import StepLoop
 from harness.common.errors import BackendError
 from harness.common.protocol import Sampling

@@ -12,8 +12,8 @@ import pytest
 from fake_kv import Engine, expected_output, make_engine, plain_request
 
 from engine_proc.backends.base import Failure
-from engine_proc.batch import Batch
-from engine_proc.scheduler import Policy
+from engine_proc.scheduling.batch import Batch
+from engine_proc.scheduling.scheduler import Policy
 from harness.common.errors import ConfigError
 from harness.common.stamps import Reason
 

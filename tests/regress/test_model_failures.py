@@ -18,9 +18,9 @@ from torch import Tensor
 
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
-from engine_proc.batch import Chunk
-from engine_proc.graphs import CapturedDecode
-from engine_proc.sequence import Sequence as Running
+from engine_proc.runner.graphs import CapturedDecode
+from engine_proc.scheduling.batch import Chunk
+from engine_proc.scheduling.sequence import Sequence as Running
 from harness.common.protocol import Sampling
 
 BLOCK = 8

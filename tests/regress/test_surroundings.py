@@ -13,10 +13,10 @@ import pytest
 from fakes import make_collector
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.events import Events
-from harness.supervisor import START_END_S, Supervisor
-from harness.workspace import absolute
+from harness.config.run_config import RunConfig
+from harness.session.events import Events
+from harness.session.supervisor import START_END_S, Supervisor
+from harness.session.workspace import absolute
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ import pytest
 import zmq
 from fakes import make_collector
 
-from harness.aborter import IDLE_NS, Aborter
 from harness.common.protocol import AbortFrame, unpack_request
 from harness.common.stamps import SendResult, Status
+from harness.session.aborter import IDLE_NS, Aborter
 
 PATIENCE = 1_000
 T0 = 50_000

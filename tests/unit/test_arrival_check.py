@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.arrival_check import (
+from harness.config.run_config import RunConfig
+from harness.measures.arrival_check import (
     AD_LIMIT_1,
     AD_LIMIT_5,
     ArrivalFigures,
@@ -22,7 +23,6 @@ from harness.arrival_check import (
     phase_z,
     shift,
 )
-from harness.config import RunConfig
 from harness.plan import gap_laws
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.build import build_offsets

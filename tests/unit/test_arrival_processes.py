@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.build import build_offsets, text_plan
 from harness.plan.processes import PROCESSES, schedule_of

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from made_session import MadeSession, make_session
 
-from harness.arrival_check import ArrivalReport, check_arrivals
 from harness.checks.arrival_shape import GAP_SHIFT, PLAN_SHAPE
 from harness.checks.check import Grade, Reading
 from harness.common.stamps import SEPARATE_LEDGER, SendResult
-from harness.config import RunConfig
-from harness.metrics import measure_run
+from harness.config.run_config import RunConfig
+from harness.measures.arrival_check import ArrivalReport, check_arrivals
+from harness.measures.metrics import measure_run
+from harness.measures.records import read_session
 from harness.plan.arrival_spec import ArrivalSpec
 from harness.plan.build import build_offsets
 from harness.plan.processes import schedule_of
-from harness.records import read_session
 from harness.report.arrival_words import arrival_lines
 from harness.report.finish import conditions
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.arrivals import MAX_SPAN_NS, interval_of_ms, interval_of_rate, nominal_rate, offsets_ns
 from harness.plan.build import build_offsets
 

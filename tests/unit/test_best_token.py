@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_proc.best_token import BestToken
+from engine_proc.kernels.best_token import BestToken
 
 pytestmark = pytest.mark.timeout(60)
 

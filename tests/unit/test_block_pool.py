@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from fake_kv import Engine, make_engine, plain_request
 
-from engine_proc.block_pool import PADDING_BLOCK, BlockKey, BlockPool, IntegrityError
+from engine_proc.scheduling.block_pool import PADDING_BLOCK, BlockKey, BlockPool, IntegrityError
 from harness.common.errors import ConfigError
 
 

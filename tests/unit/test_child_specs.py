@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from harness.child_specs import engine_options, engine_spec, sampling_of, submitter_spec
 from harness.common.protocol import Sampling
 from harness.common.specs import EngineOptions, ProcessOptions
-from harness.config import RunConfig
-from harness.cores import Placement
+from harness.config.run_config import RunConfig
+from harness.host.cores import Placement
+from harness.session.child_specs import engine_options, engine_spec, sampling_of, submitter_spec
 
 PLACEMENT = Placement(engine=(0,), submitter=(1,), harness=(1,), asked_overlap=False, shares=(), note="")
 

@@ -13,14 +13,14 @@ import pytest
 
 from harness import __main__ as cli
 from harness.common.errors import ConfigError, RunError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from helpers import child_env, cli_command, run_cli, run_python
 
 CORE = min(os.sched_getaffinity(0))
 
 
 class FakeSession:
-    """Stands in for harness.supervisor: keeps what it was called with, answers or raises what it was told to."""
+    """Stands in for the supervisor: keeps what it was called with, answers or raises what it was told to."""
 
     def __init__(self) -> None:
         self.config: RunConfig | None = None
@@ -37,9 +37,9 @@ class FakeSession:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     fake = FakeSession()
-    module = ModuleType("harness.supervisor")
+    module = ModuleType("harness.session.supervisor")
     module.__dict__["run_session"] = fake.run_session
-    monkeypatch.setitem(sys.modules, "harness.supervisor", module)
+    monkeypatch.setitem(sys.modules, "harness.session.supervisor", module)
     monkeypatch.setattr(sys, "argv", ["isorate"])
     monkeypatch.delenv("ISORATE_PROGRAM", raising=False)
     return fake

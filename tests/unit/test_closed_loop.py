@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.child_specs import submitter_spec
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.config import RunConfig
-from harness.cores import allowed_cpus, default_placement
+from harness.config.run_config import RunConfig
+from harness.host.cores import allowed_cpus, default_placement
 from harness.plan.build import describe, load_plan_for, text_plan
 from harness.plan.closed_loop import cap_of, users_of
 from harness.plan.drafting import make_draft
+from harness.session.child_specs import submitter_spec
 
 
 def closed(**values: Any) -> LoadPlan:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fakes import make_collector
 
-from harness.closing import close_rows
 from harness.common.collector import Collector
 from harness.common.stamps import EndReason, Reason, SendResult, Status
+from harness.session.closing import close_rows
 
 OPEN = {
     EndReason.DONE: (Status.LOST, Reason.NO_WORD),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from engine_proc.models import source
+from harness.cli.options import GROUPS
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.config_errors import flag_of
-from harness.config_values import BUILTIN_MODELS
-from harness.engine_flags import CACHE_ONLY, CUDA_ONLY, PARTS
-from harness.options import GROUPS
+from harness.config.engine_flags import CACHE_ONLY, CUDA_ONLY, PARTS
+from harness.config.errors import flag_of
+from harness.config.run_config import RunConfig
+from harness.config.values import BUILTIN_MODELS
 
 
 def refused(**values: Any) -> str:

@@ -10,9 +10,9 @@ import pytest
 from harness.common.collector import RINGS, Int64Array
 from harness.common.errors import RunError
 from harness.common.probes.ring import EXACT, PERIOD, SHORTEST, SLEEPS, RingRows
-from harness.contention import ENGINE, FIRST_SUBMITTER, SessionProbes, process_name
-from harness.contention_json import contention_json
 from harness.host.sampler import CGROUP, name_cells
+from harness.measures.contention import ENGINE, FIRST_SUBMITTER, SessionProbes, process_name
+from harness.measures.contention_json import contention_json
 from harness.report.strict_json import strict_dumps
 
 BEGIN, END = 1_000_000_000, 3_000_000_000

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from harness import cores
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.cores import Placement, allowed_cpus, default_placement, format_cpu_list, parse_cpu_list
-from harness.topology import check_waiting
+from harness.config.run_config import RunConfig
+from harness.config.topology import check_waiting
+from harness.host import cores
+from harness.host.cores import Placement, allowed_cpus, default_placement, format_cpu_list, parse_cpu_list
 from helpers import child_env
 
 
@@ -164,7 +164,7 @@ def test_every_placement_has_a_note_of_one_line() -> None:
 
 def test_an_outer_taskset_is_honoured() -> None:
     cpu = max(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); from harness.cores import *; print(*allowed_cpus())"
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); from harness.host.cores import *; print(*allowed_cpus())"
     done = subprocess.run([sys.executable, "-c", code], env=child_env(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(cpu)]
 

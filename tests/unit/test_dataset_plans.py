@@ -12,7 +12,7 @@ import pytest
 
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.complete import CompletedPlan, complete
 from harness.plan.draft import Int32Array, Vocabulary
 from harness.plan.drafting import make_draft

@@ -12,8 +12,8 @@ from made_session import MadeSession, make_session
 
 from harness.common.collector import Collector
 from harness.common.stamps import STEP_COLUMNS
-from harness.engine_use import TIMELINE_BINS, engine_json, prefix_cache, timeline
-from harness.records import RunRecord, read_session
+from harness.measures.engine_use import TIMELINE_BINS, engine_json, prefix_cache, timeline
+from harness.measures.records import RunRecord, read_session
 
 T0 = 1_000_000_000_000
 SECOND = 10**9

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.children import Child
 from harness.common.control import ARM, DEAD, PONG, READY, ControlChannel
 from harness.common.errors import ChildDiedError, ConfigError, ProtocolError
-from harness.events import DeadChildError, Events, InterruptedRunError
+from harness.session.children import Child
+from harness.session.events import DeadChildError, Events, InterruptedRunError
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -30,9 +30,9 @@ from harness.campaign.experiment_findings import Change, compare, lag_effects, p
 from harness.campaign.experiment_report import experiment_json, render, sessions_of
 from harness.campaign.order_interval import median_interval
 from harness.campaign.trial import Trial
+from harness.cli.options import run_parser
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.options import run_parser
+from harness.config.run_config import RunConfig
 
 pytestmark = pytest.mark.timeout(30)
 SCALE = Scale(36, 3.6, 1000.0, 10.0, asked=False)

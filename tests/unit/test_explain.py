@@ -13,11 +13,11 @@ from rich.console import Console
 
 from harness.common.errors import ConfigError
 from harness.common.stamps import SEPARATE_LEDGER, STAMPS, STEP_COLUMNS
-from harness.contention import Pauses, RunProbes
 from harness.explain.attribution import Story, explain, overlapping, worst
 from harness.explain.command import run_explain
 from harness.explain.story_text import render_story, story_json
 from harness.explain.tables import COUNTS, RequestTable, _read_requests
+from harness.measures.contention import Pauses, RunProbes
 
 MS = 1_000_000
 #: Stamps (ms) of a first request that is served from 2 to 12, and of a second one that waits for it.

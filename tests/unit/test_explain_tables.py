@@ -15,7 +15,7 @@ from harness.common.errors import ConfigError
 from harness.common.stamps import STAMPS
 from harness.explain import tables
 from harness.explain.tables import COUNTS, read_folder
-from harness.records import read_session
+from harness.measures.records import read_session
 from harness.report import finish
 from harness.report.finish import finish_session
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine_proc.few_rows import FewRows
+from engine_proc.kernels.few_rows import FewRows
+from engine_proc.kernels.row_products import Product, best_product, products
 from engine_proc.models.linear import Linear
-from engine_proc.row_products import Product, best_product, products
 
 KINDS = tuple(products().values())
 

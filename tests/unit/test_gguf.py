@@ -12,7 +12,7 @@ import torch
 from tiny_llama import save_variant
 from torch import Tensor
 
-from engine_proc.gguf_file import gguf_chat_template, gguf_tokenizer
+from engine_proc.models.gguf_file import gguf_chat_template, gguf_tokenizer
 from engine_proc.models.loader import LoadedModel, load_model
 from engine_proc.models.source import find_model
 from engine_proc.tokenize import load_tokenizer

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny_gpt2 import TINY, one_thread, save_model
 
+from engine_proc.attention.decode_attention import Span
 from engine_proc.backends.native import NativeBackend
-from engine_proc.decode_attention import Span
-from engine_proc.graphs import CapturedDecode, batch_sizes, widths
+from engine_proc.runner.graphs import CapturedDecode, batch_sizes, widths
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ from fakes import FakeClock
 
 from harness.common.control import PING, PONG
 from harness.common.errors import ClockError
-from harness.handshake import PINGS, check_clock
+from harness.session.handshake import PINGS, check_clock
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from unit.test_frames import MAX_NEW, OFFSETS, ROWS, SAMPLING, text_plan, token_plan
 
-from engine_proc.plan_source import PlanSource
+from engine_proc.intake.plan_source import PlanSource
 from harness.common.errors import ConfigError, FrameError
 from harness.common.plan_file import LoadPlan, load_plan
 from harness.common.plan_map import map_plan

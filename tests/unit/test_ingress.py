@@ -11,8 +11,8 @@ import pytest
 from fakes import FakeClock, ScriptedWire, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
-from engine_proc.ingress import Ingress, TextEncoder
+from engine_proc.intake.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
+from engine_proc.intake.ingress import Ingress, TextEncoder
 from harness.common.collector import Collector
 from harness.common.protocol import TEXT, TOKENS, Sampling, pack_abort, pack_request
 from harness.common.stamps import FinishReason, Reason, Status

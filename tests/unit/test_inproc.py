@@ -12,21 +12,21 @@ import pytest
 from fakes import FakeClock, make_collector
 from made_session import make_session
 
-from engine_proc.admission import Admission
 from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Inbox
 from engine_proc.inproc import SLICE_NS, InprocSubmitter, Load, prepare_run
+from engine_proc.intake.admission import Admission
+from engine_proc.intake.inbox import Inbox
 from harness.common import control as words
 from harness.common.control import ControlChannel
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
 from harness.common.protocol import Sampling
 from harness.common.stamps import INPROC_LEDGER, STAMPS, SendResult
-from harness.config import RunConfig
-from harness.cores import default_placement, joined
-from harness.ledger import audit_run, part_values, ttft_values
-from harness.records import read_session
-from harness.topology import check_topology_plan, place
+from harness.config.run_config import RunConfig
+from harness.config.topology import check_topology_plan, place
+from harness.host.cores import default_placement, joined
+from harness.measures.ledger import audit_run, part_values, ttft_values
+from harness.measures.records import read_session
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numba import carray, int64
 
-from engine_proc.compile_kernel import SOURCES, compile_kernel
+from engine_proc.kernels.compile_kernel import SOURCES, compile_kernel
 from harness.common.kernel_cache import Recipe, _key, cache_folder
 from harness.common.nogil_numba import pointer
 from helpers import ROOT
@@ -102,7 +102,7 @@ _TWINS = """
 import sys
 import numpy as np
 from numba import carray, int64, njit
-from engine_proc.compile_kernel import compile_kernel
+from engine_proc.kernels.compile_kernel import compile_kernel
 from harness.common.nogil_numba import pointer
 
 def make(number):
@@ -146,8 +146,8 @@ def _run_twins(*numbers: str) -> list[tuple[bool, list[int]]]:
 _BY_NAME = """
 import numpy as np
 from numba import carray, int64
-from engine_proc.compile_kernel import compile_kernel
-from engine_proc.cpu_vectors import thread_functions
+from engine_proc.kernels.compile_kernel import compile_kernel
+from engine_proc.kernels.cpu_vectors import thread_functions
 from harness.common.nogil_numba import pointer
 
 number, count = thread_functions()

@@ -8,7 +8,7 @@ import pytest
 from harness.common.collector import MAX_RUNS, collector_bytes
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan
-from harness.layout import MAX_STEPS, SPARE_STEPS, RunSpan, collector_shape, lay_out
+from harness.session.layout import MAX_STEPS, SPARE_STEPS, RunSpan, collector_shape, lay_out
 
 
 def plan(*max_new_tokens: int) -> LoadPlan:

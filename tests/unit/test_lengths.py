@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.length_text import parse_length
+from harness.config.length_text import parse_length
+from harness.config.run_config import RunConfig
 from harness.plan.drafting import make_draft
 from harness.plan.lengths import Lengths, draw_lengths, read_lengths
 from harness.plan.seeds import Dimension, generator

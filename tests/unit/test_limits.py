@@ -14,7 +14,7 @@ from made_session import make_session, verdict_of
 from harness.checks.limits import Change, Limits, read_limits
 from harness.checks.registry import CHECK_IDS
 from harness.common.errors import ConfigError, RunError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.report.finish import finish_session
 from harness.report.session_info import SessionInfo
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine_proc.tokenize import Tokenizer, load_tokenizer
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.complete import CompletedPlan, complete, reply_lengths
 from harness.plan.draft import Draft, Int32Array, PromptShape, TextSource, Vocabulary
 from harness.plan.drafting import make_draft

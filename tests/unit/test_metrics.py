@@ -10,9 +10,9 @@ import pytest
 from made_session import FINISH, GAP, PARTS, SEND_CALL, T0, TOKEN_GAP, TTFT, MadeSession, make_session
 
 from harness.common.stamps import SEPARATE_LEDGER, STAMPS, FinishReason, Reason, SendResult, Status
-from harness.ledger import MAX_EXAMPLES, Violation, audit_run, ledger_json
-from harness.metrics import Conditions, RunMetrics, measure_run
-from harness.records import read_session
+from harness.measures.ledger import MAX_EXAMPLES, Violation, audit_run, ledger_json
+from harness.measures.metrics import Conditions, RunMetrics, measure_run
+from harness.measures.records import read_session
 
 CONDITIONS = Conditions(relative=False, nominal_rate=1000.0, wire_measured=True)
 

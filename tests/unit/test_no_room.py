@@ -12,10 +12,10 @@ import pytest
 from harness.common.collector import Collector, CollectorShape
 from harness.common.errors import RunError
 from harness.common.processes import start_ticks
-from harness.config import RunConfig
-from harness.cores import allowed_cpus, default_placement
-from harness.supervisor import Supervisor
-from harness.workspace import open_workspace
+from harness.config.run_config import RunConfig
+from harness.host.cores import allowed_cpus, default_placement
+from harness.session.supervisor import Supervisor
+from harness.session.workspace import open_workspace
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.config import RunConfig
-from harness.output_text import cut_texts, first_stop, without_stop_id
+from harness.config.run_config import RunConfig
+from harness.session.output_text import cut_texts, first_stop, without_stop_id
 
 
 def test_a_text_ends_where_its_stop_begins() -> None:

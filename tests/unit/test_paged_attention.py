@@ -10,12 +10,12 @@ import torch
 from tiny_gpt2 import one_thread
 from torch import Tensor
 
-from engine_proc.attention import DenseAttention, PagedAttention
-from engine_proc.block_pool import PADDING_BLOCK
-from engine_proc.compiled_decode import Compiled
-from engine_proc.decode_attention import GatherDecode, Gathered, GatherInputs, Span, gather_inputs
-from engine_proc.kv_cache import KVShape, PagedKVCache
+from engine_proc.attention.compiled_decode import Compiled
+from engine_proc.attention.decode_attention import GatherDecode, Gathered, GatherInputs, Span, gather_inputs
+from engine_proc.attention.kv_cache import KVShape, PagedKVCache
+from engine_proc.attention.passes import DenseAttention, PagedAttention
 from engine_proc.models.base import Attention
+from engine_proc.scheduling.block_pool import PADDING_BLOCK
 
 CPU = torch.device("cpu")
 SCALE = 0.3

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine_proc.limits import read_limits
 from engine_proc.models.gpt2 import GPT2Config
+from engine_proc.models.limits import read_limits
+from harness.cli.options import GROUPS, plan_parser
+from harness.cli.plan_command import plan_load
 from harness.common.errors import ConfigError, RunError
 from harness.common.plan_file import load_plan
-from harness.config import RunConfig
-from harness.options import GROUPS, plan_parser
+from harness.config.run_config import RunConfig
 from harness.plan import model_helper
-from harness.plan_command import plan_load
 from helpers import run_cli
 
 HELLO: dict[str, Any] = {"prompt_repeats": 256, "unique_prompts": True, "num_requests": 256, "submit_interval_ms": 1}

@@ -16,7 +16,7 @@ import pytest
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_THINK_NS
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan import build
 from harness.plan.build import describe, load_plan_for, text_plan, tokenized_plan
 

@@ -11,9 +11,9 @@ import pytest
 from fakes import FakeClock, ScriptedWire, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest
-from engine_proc.inbox import Inbox
-from engine_proc.ingress import Ingress
-from engine_proc.polled_inbox import PolledInbox
+from engine_proc.intake.inbox import Inbox
+from engine_proc.intake.ingress import Ingress
+from engine_proc.intake.polled_inbox import PolledInbox
 from engine_proc.tokenize import UnlockedEncoder, load_tokenizer
 from harness.common.collector import Collector
 from harness.common.errors import RunError

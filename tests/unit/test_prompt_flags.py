@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
-from harness.config_errors import flag_of
-from harness.prompt_flags import kind_of
+from harness.config.errors import flag_of
+from harness.config.prompt_flags import kind_of
+from harness.config.run_config import RunConfig
 
 RANDOM = {"prompt_kind": "random", "input_len": "8"}
 DATASET = {"dataset": "f.jsonl"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.common.errors import ConfigError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan import files
 from harness.plan.build import build_texts
 from harness.plan.prompts import construct, read_prompts

@@ -11,7 +11,7 @@ from harness.common.collector import Collector
 from harness.common.protocol import TEXT, Complaint, ResultEvent, Sampling, pack_complaint, pack_request, pack_results
 from harness.common.stamps import FinishReason, Status
 from harness.common.wire import Arrival
-from harness.receiver import MAX_COMPLAINTS_KEPT, Receiver
+from harness.session.receiver import MAX_COMPLAINTS_KEPT, Receiver
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
 

@@ -11,7 +11,7 @@ from made_session import T0, TOKEN_GAP, MadeSession, make_session
 from harness.common.collector import RUN_T0_CELL
 from harness.common.errors import CollectorError
 from harness.common.stamps import EndReason, Reason, SendResult, Status, reason_text
-from harness.records import RunRecord, read_outputs, read_session
+from harness.measures.records import RunRecord, read_outputs, read_session
 
 
 @pytest.fixture

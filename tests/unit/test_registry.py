@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from engine_proc.backends.registry import make_backend
-from harness.child_specs import engine_spec
 from harness.common.clock import monotonic_ns
 from harness.common.errors import ConfigError
 from harness.common.specs import EngineSpec
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
+from harness.session.child_specs import engine_spec
 
 
 class FakeTokenizer:

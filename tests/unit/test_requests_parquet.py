@@ -10,7 +10,7 @@ import pytest
 from made_session import MadeSession, make_session
 
 from harness.common.stamps import Reason, Status
-from harness.records import read_session
+from harness.measures.records import read_session
 from harness.report import finish, requests_csv, requests_parquet
 from harness.report.finish import finish_session
 from harness.report.requests_csv import COLUMNS, write_requests_csv

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine_proc.sampler import sample, uniform
+from engine_proc.runner.sampler import sample, uniform
 from harness.common.protocol import Sampling
 
 DRAWS = 4000

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.sampling import FLOORS, Sampling, autocorrelation_time, rank_lag1, ranks, sample, vif
+from harness.measures.sampling import FLOORS, Sampling, autocorrelation_time, rank_lag1, ranks, sample, vif
 
 
 def ar1(phi: float, n: int, seed: int = 1) -> np.ndarray:

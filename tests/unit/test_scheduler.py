@@ -5,10 +5,10 @@ from fake_kv import Engine, expected_output, make_engine, plain_request
 from fakes import FakeClock
 
 from engine_proc.backends.base import Failure
-from engine_proc.batch import Batch, Chunk
-from engine_proc.block_pool import BlockPool
-from engine_proc.scheduler import Policy, Scheduler
-from engine_proc.sequence import Sequence
+from engine_proc.scheduling.batch import Batch, Chunk
+from engine_proc.scheduling.block_pool import BlockPool
+from engine_proc.scheduling.scheduler import Policy, Scheduler
+from engine_proc.scheduling.sequence import Sequence
 from harness.common.errors import ConfigError
 from harness.common.stamps import Reason
 from helpers import run_python
@@ -406,5 +406,6 @@ def test_token_ids_follow_the_output() -> None:
 
 
 def test_scheduler_and_pool_import_no_torch() -> None:
-    code = "import sys, engine_proc.scheduler, engine_proc.block_pool; print('torch' in sys.modules)"
+    modules = "engine_proc.scheduling.scheduler, engine_proc.scheduling.block_pool"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert run_python(code).strip() == "False"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from harness.common.stamps import Status
-from harness.records import RunRecord
-from harness.slo import backlog_growth, kept, slo_json
-from harness.slo_text import Slo, parse_slos
+from harness.config.slo_text import Slo, parse_slos
+from harness.measures.records import RunRecord
+from harness.measures.slo import backlog_growth, kept, slo_json
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.random import default_rng
 
-from harness.statistics import percentile, summarize
+from harness.measures.statistics import percentile, summarize
 
 
 def test_percentiles_equal_numpys_default_exactly() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.steady import MIN_BATCHES, half_shift, mser5, steadiness
+from harness.measures.steady import MIN_BATCHES, half_shift, mser5, steadiness
 
 
 def noise(n: int, seed: int = 1) -> np.ndarray:

@@ -12,7 +12,7 @@ from fakes import FakeClock, make_collector
 
 from engine_proc.backends.base import Capacity, EngineRequest, Failure, StepOutput, TokenEvent
 from engine_proc.egress import MAX_EVENTS, Egress
-from engine_proc.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
+from engine_proc.intake.inbox import Abort, Duplicate, Inbox, InboxItem, Turned
 from engine_proc.step_loop import StepLoop
 from harness.common.collector import Collector
 from harness.common.protocol import Complaint, ResultEvent, Sampling, unpack_results
@@ -531,7 +531,7 @@ def test_many_events_go_in_messages_of_bounded_size() -> None:
 
 
 def test_the_largest_message_fits_the_frame_that_the_receiver_takes() -> None:
-    from harness.session import RESULT_FRAME_BYTES
+    from harness.session.live import RESULT_FRAME_BYTES
 
     socket = FakeSocket()
     Egress(socket).results([ResultEvent(2**40, 2**31 - 1, 7, 4)] * MAX_EVENTS)  # type: ignore[arg-type]

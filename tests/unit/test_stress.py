@@ -20,7 +20,7 @@ from harness.campaign.stress_command import run_stress
 from harness.campaign.stress_report import answer, knee_bar, stress_json
 from harness.campaign.trial import RunFigures, Trial
 from harness.common.errors import ConfigError, IsorateError
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 
 LIMITS = Limits(start=1.0, low=0.01, high=1e6, tolerance=0.01, most=60)
 GOOD = RunFigures(True, 0.0, 10.0, 10.0, 10.0, 0.01, 1.0, 2.0, None, 0.5)

@@ -13,20 +13,20 @@ import pytest
 from fakes import FakeClock, make_collector
 from made_session import make_session
 
-from harness.child_specs import submitter_spec
-from harness.children import Child
 from harness.common.collector import CONTROL_WORDS, SUBMITTER_WORDS, Collector, submitter_line
 from harness.common.control import ARMED, PONG, ControlChannel
 from harness.common.errors import ChildDiedError, CollectorError, ConfigError, ProtocolError
 from harness.common.limits import MAX_SUBMITTERS
 from harness.common.plan_file import LoadPlan
 from harness.common.protocol import Sampling
-from harness.config import RunConfig
-from harness.cores import deal_cores, default_placement
-from harness.events import Events
-from harness.records import read_session
-from harness.session import merged_pacer
-from harness.shards import shards_json
+from harness.config.run_config import RunConfig
+from harness.host.cores import deal_cores, default_placement
+from harness.measures.records import read_session
+from harness.measures.shards import shards_json
+from harness.session.child_specs import submitter_spec
+from harness.session.children import Child
+from harness.session.events import Events
+from harness.session.live import merged_pacer
 from submitter_proc.frames import PackedRun, Shard, pack_run
 from submitter_proc.pacer import PythonPacer, Waiting
 

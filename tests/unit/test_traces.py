@@ -13,7 +13,7 @@ import pytest
 
 from harness.common.errors import ConfigError
 from harness.common.plan_file import LoadPlan, load_plan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.build import frozen
 from harness.plan.traces import guard, source
 from harness.plan.traces.fit import Lengths, clipped, scaled
@@ -30,7 +30,7 @@ VOCAB = 1000
 
 def fake_helper(module: str, args: Sequence[str], text: str) -> str:
     """A model of 1,024 positions whose tokenizer gives one id a character."""
-    if module == "engine_proc.limits":
+    if module == "engine_proc.models.limits":
         return json.dumps({"max_model_len": 1024, "vocab_size": VOCAB, "special_ids": [VOCAB - 1]})
     return "".join(json.dumps([ord(char) % VOCAB for char in json.loads(line)]) + "\n" for line in text.splitlines())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine_proc.backends.base import Capacity
-from engine_proc.validate import Rejection, check_request
+from engine_proc.intake.validate import Rejection, check_request
 from harness.common.stamps import Reason, reason_text
 
 CAPACITY = Capacity(max_model_len=10, vocab_size=100)

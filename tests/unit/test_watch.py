@@ -6,7 +6,7 @@ import pytest
 
 from harness.common.clock import NS_PER_S
 from harness.common.stamps import EndReason
-from harness.watch import SETTLE_NS, Counters, Watch, stall_timeout_ns
+from harness.session.watch import SETTLE_NS, Counters, Watch, stall_timeout_ns
 
 S = NS_PER_S
 STALL = 60 * S

@@ -18,7 +18,15 @@ from harness.common.collector import RUN_T0_CELL, Collector, CollectorShape, rea
 from harness.common.errors import ConfigError
 from harness.common.processes import start_ticks
 from harness.report.session_info import SESSION_FILE
-from harness.workspace import COLLECTOR_FILE, PLAN_FILE, Workspace, drop_owner, new_run_id, open_workspace, sweep_dead
+from harness.session.workspace import (
+    COLLECTOR_FILE,
+    PLAN_FILE,
+    Workspace,
+    drop_owner,
+    new_run_id,
+    open_workspace,
+    sweep_dead,
+)
 
 ME = (os.getpid(), start_ticks(os.getpid()))
 #: Our own pid with another start time: a process that is gone and whose number was given out again.

@@ -13,7 +13,7 @@ from harness.common.clock import NS_PER_S
 from harness.common.errors import ConfigError
 from harness.common.limits import MAX_NEW_TOKENS, MAX_PAYLOAD_BYTES
 from harness.common.plan_file import LoadPlan
-from harness.config import RunConfig
+from harness.config.run_config import RunConfig
 from harness.plan.arrivals import MAX_SPAN_NS
 from harness.plan.build import frozen
 from harness.plan.draft import Draft, Int32Array, PromptShape, Vocabulary

@@ -1,0 +1,1 @@
+"""The paged KV cache, and attention over it: plain, compiled, dense."""

@@ -1,0 +1,1 @@
+"""The way of a request into the engine: wire, ingress thread, validation, admission, inbox."""

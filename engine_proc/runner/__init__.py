@@ -1,0 +1,1 @@
+"""One pass of the model over a batch: inputs, captured graphs, sampling, where tensors live."""
