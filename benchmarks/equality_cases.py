@@ -37,8 +37,8 @@ RATIO = 2.5
 BLOCK, SMALL_BLOCK = 16, 4
 
 Engine = Literal["native", "transformers"]
-#: The linear layers: oneDNN's float32 products, as one gets them, or `ExactLinear`.
-Products = Literal["packed", "exact"]
+#: The linear layers: oneDNN's float32 products, as one gets them; `ExactLinear`; that and the hidden state in float64.
+Products = Literal["packed", "exact", "exact, wide stream"]
 Observer = Callable[[list[int], Tensor], None]
 
 
@@ -197,7 +197,7 @@ def make_backend(model: str | LoadedModel, setting: Setting, prompts: Sequence[l
     options: dict[str, Any] = {"kv_blocks": max(16 * 64, room + 1), "block_size": BLOCK, **setting.options}
     if setting.small_pool:
         options |= {"kv_blocks": small_pool_blocks(prompts), "block_size": SMALL_BLOCK}
-    kernels = Kernels(exact_linear=products == "exact")
+    kernels = Kernels(exact_linear=products != "packed", wide_stream=products == "exact, wide stream")
     return NativeBackend(model, "cpu", "float32", setting.batch, setting.batch, time.monotonic_ns, kernels=kernels,
                          logits_observer=observe, **options)  # fmt: skip
 

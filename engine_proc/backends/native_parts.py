@@ -30,6 +30,8 @@ class Kernels:
     bucket_passes: bool = True  # only where a new number of rows costs something: packed bfloat16
     #: Products added up in float64 instead of packed: slow, and what the rest of the engine is measured with.
     exact_linear: bool = False
+    #: With `exact_linear`: the hidden state between layers in float64. KV cache and attention stay what they are.
+    wide_stream: bool = False
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def build_parts(
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}; it must be at least 1")
     packed = kernels.packed_linear and not kernels.exact_linear and can_pack(device, dtype)
-    model = build_model(loaded, device, dtype, packed, kernels.exact_linear)
+    model = build_model(loaded, device, dtype, packed, kernels.exact_linear, kernels.wide_stream)
     if compile:
         model.compile()
     shape = model.shape

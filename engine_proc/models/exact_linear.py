@@ -20,7 +20,7 @@ MOST_ROWS = 4
 class ExactLinear(Linear):
     """y = x W^T + b, computed in float64 and rounded once to the dtype of x. Twice the memory of float32, and
     that of `ExactRows`, and about three times the time of the packed product: a measure for the engine, not a way to
-    serve."""
+    serve. A sum with the residual has the residual's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, wide: bool = False) -> None:
         """`weight` [out, in] and `bias` of any dtype; kept as float64. `wide`: results in float32."""
@@ -35,7 +35,7 @@ class ExactLinear(Linear):
         return ACTIVATIONS[activation](self._product(x)).to(x.dtype)
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        return (residual + self._product(x)).to(x.dtype)
+        return (residual + self._product(x)).to(residual.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         """[tokens, out] in float64."""

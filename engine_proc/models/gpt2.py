@@ -97,11 +97,12 @@ class GPT2:
 
     def __init__(
         self, config: GPT2Config, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype,
-        packed: bool, exact: bool = False,
+        packed: bool, exact: bool = False, wide_stream: bool = False,
     ) -> None:  # fmt: skip
         """`weights`: what `config.shapes` lists, and "lm_head.weight" where the head is not the embedding.
 
-        `packed`: linear weights in oneDNN's layout (CPU only). `exact`: products in float64 (`ExactLinear`).
+        `packed`: linear weights in oneDNN's layout (CPU only). `exact`: products in float64 (`ExactLinear`);
+        with it `wide_stream`: the hidden state between layers, and its norms, in float64 too.
         """
         self.config = config
         self.shape = ModelShape(
@@ -110,6 +111,7 @@ class GPT2:
         )  # fmt: skip
         self._device = device
         self._dtype = dtype
+        self._stream = torch.float64 if wide_stream else dtype
         self._packed, self._exact = packed, exact
         self._wte = self._tensor(weights["wte.weight"])
         self._wpe = self._tensor(weights["wpe.weight"])
@@ -120,7 +122,7 @@ class GPT2:
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         config = self.config
-        x = F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)
+        x = (F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)).to(self._stream)
         for i, block in enumerate(self._blocks):
             q, k, v = self._queries(block, x)
             attended = attention(i, q, k, v, self._scale(i))
@@ -137,7 +139,7 @@ class GPT2:
     def _queries(self, block: _Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of a block by head."""
         qkv = block.c_attn(F.layer_norm(x, (self.config.hidden,), *block.ln_1, self.config.eps))
-        q, k, v = qkv.view(-1, 3, self.config.heads, self.config.head_dim).unbind(1)
+        q, k, v = qkv.to(self._dtype).view(-1, 3, self.config.heads, self.config.head_dim).unbind(1)
         return q, k, v
 
     def _rest(self, block: _Block, attended: Tensor, x: Tensor) -> Tensor:
@@ -168,7 +170,8 @@ class GPT2:
         return weight.to(self._device, self._dtype).contiguous()
 
     def _norm(self, weights: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
-        return self._tensor(weights[f"{name}.weight"]), self._tensor(weights[f"{name}.bias"])
+        weight, bias = self._tensor(weights[f"{name}.weight"]), self._tensor(weights[f"{name}.bias"])
+        return weight.to(self._stream), bias.to(self._stream)
 
     def _linear(self, weights: Mapping[str, Tensor], name: str) -> Linear:
         weight = self._tensor(weights[f"{name}.weight"].to(self._dtype).t())

@@ -137,11 +137,12 @@ class Llama:
 
     def __init__(
         self, config: LlamaConfig, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype,
-        packed: bool, exact: bool = False,
+        packed: bool, exact: bool = False, wide_stream: bool = False,
     ) -> None:  # fmt: skip
         """`weights`: what `config.shapes` lists. `packed`: linear weights in oneDNN's layout (CPU only).
 
-        `exact`: products in float64 (`ExactLinear`).
+        `exact`: products in float64 (`ExactLinear`); with it `wide_stream`: the hidden state between layers, and its
+        norms, in float64 too.
         """
         self.config = config
         self.shape = ModelShape(
@@ -150,6 +151,7 @@ class Llama:
         )  # fmt: skip
         self._device = device
         self._dtype = dtype
+        self._stream = torch.float64 if wide_stream else dtype
         self._packed, self._exact = packed, exact
         self._scale = config.head_dim**-0.5
         self._inverse = config.rope.inverse_frequencies(config.head_dim).to(device)
@@ -157,12 +159,12 @@ class Llama:
             self._inverse = self._inverse / weights["rope_freqs.weight"].to(device)
         self._embedding = self._tensor(weights["embed_tokens.weight"])
         self._layers = [self._layer(weights, f"layers.{i}.") for i in range(config.layers)]
-        self._norm = self._tensor(weights["norm.weight"])
+        self._norm = self._tensor(weights["norm.weight"]).to(self._stream)
         head = self._embedding if config.tied else self._tensor(weights["lm_head.weight"])
         self._head = make_linear(head, None, packed, exact, wide=True)
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
-        x = F.embedding(ids, self._embedding)
+        x = F.embedding(ids, self._embedding).to(self._stream)
         cos, sin = rotations(positions, self._inverse, self._dtype)
         for i, layer in enumerate(self._layers):
             q, k, v = self._queries(layer, x, cos, sin)
@@ -191,7 +193,8 @@ class Llama:
         """q, k and v of a layer by head, with their norms and positions."""
         config = self.config
         turned = config.heads + config.kv_heads
-        by_head = layer.qkv(self._rms(x, layer.norm_1)).view(x.shape[0], turned + config.kv_heads, config.head_dim)
+        qkv = layer.qkv(self._rms(x, layer.norm_1)).to(self._dtype)
+        by_head = qkv.view(x.shape[0], turned + config.kv_heads, config.head_dim)
         qk = by_head[:, :turned]
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._rms(qk[:, : config.heads], layer.q_norm), self._rms(qk[:, config.heads :], layer.k_norm)
@@ -225,14 +228,17 @@ class Llama:
         def norm(name: str) -> Tensor:
             return self._tensor(weights[f"{prefix}{name}.weight"])
 
+        def stream_norm(name: str) -> Tensor:
+            return norm(name).to(self._stream)
+
         has_norms = self.config.qk_norm
         return _Layer(
-            norm_1=norm("input_layernorm"),
+            norm_1=stream_norm("input_layernorm"),
             qkv=self._linear(weights, prefix, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             q_norm=norm("self_attn.q_norm") if has_norms else None,
             k_norm=norm("self_attn.k_norm") if has_norms else None,
             out=self._linear(weights, prefix, "self_attn.o_proj"),
-            norm_2=norm("post_attention_layernorm"),
+            norm_2=stream_norm("post_attention_layernorm"),
             gate_up=self._linear(weights, prefix, "mlp.gate_proj", "mlp.up_proj"),
             down=self._linear(weights, prefix, "mlp.down_proj"),
         )

@@ -72,12 +72,14 @@ def load_model(model: str) -> LoadedModel:
 
 
 def build_model(
-    loaded: LoadedModel, device: torch.device, dtype: torch.dtype, packed: bool, exact: bool = False
-) -> Model:
-    """The model on a device. `packed`: linear weights in oneDNN's layout; `exact`: products in float64."""
+    loaded: LoadedModel, device: torch.device, dtype: torch.dtype, packed: bool, exact: bool = False,
+    wide_stream: bool = False,
+) -> Model:  # fmt: skip
+    """The model on a device. `packed`: linear weights in oneDNN's layout; `exact`: products in float64; with it
+    `wide_stream`: the hidden state between layers in float64 too."""
     if isinstance(loaded.config, GPT2Config):
-        return GPT2(loaded.config, loaded.weights, device, dtype, packed, exact)
-    return Llama(loaded.config, loaded.weights, device, dtype, packed, exact)
+        return GPT2(loaded.config, loaded.weights, device, dtype, packed, exact, wide_stream)
+    return Llama(loaded.config, loaded.weights, device, dtype, packed, exact, wide_stream)
 
 
 def _check_architecture(model: str, raw: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_gpt2 import NO_EOS, Driver, save_model
+from tiny_llama import VARIANTS, save_variant
 from torch import Tensor
 
 from engine_proc.backends.base import EngineRequest
@@ -15,6 +16,7 @@ from engine_proc.backends.native import NativeBackend
 from engine_proc.backends.native_parts import Kernels
 from engine_proc.models.exact_linear import MOST_ROWS, ExactLinear, make_linear
 from engine_proc.models.linear import Linear
+from engine_proc.models.loader import build_model, load_model
 from harness.common.clock import monotonic_ns
 
 IN, OUT, ROWS = 1536, 7, 5
@@ -89,3 +91,30 @@ def test_an_engine_with_exact_products_packs_nothing_and_gives_the_same_tokens(t
         assert said["exact_linear"] is kernels.exact_linear
         assert not (said["exact_linear"] and said["packed_linear"])
     assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("name", ["gpt2", *VARIANTS])
+def test_a_wide_stream_is_float64_between_layers_and_float32_in_attention(tmp_path: Path, name: str) -> None:
+    folder = save_model(tmp_path / name) if name == "gpt2" else str(tmp_path / name)
+    if name != "gpt2":
+        save_variant(tmp_path / name, name)
+    loaded = load_model(folder)
+    ids, positions = torch.arange(5, 17), torch.arange(12)
+    seen: set[torch.dtype] = set()
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """No token but the one itself: what goes in comes out."""
+        seen.update((q.dtype, k.dtype, v.dtype))
+        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).flatten(1)
+
+    logits = []
+    for wide in (False, True):
+        model = build_model(loaded, torch.device("cpu"), torch.float32, packed=False, exact=True, wide_stream=wide)
+        with torch.inference_mode():
+            hidden = model.hidden(ids, positions, attend)
+            logits.append(model.logits(hidden))
+        assert hidden.dtype is (torch.float64 if wide else torch.float32)
+    assert seen == {torch.float32}
+    assert logits[1].dtype is torch.float32
+    assert not logits[0].equal(logits[1])
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)

@@ -11,6 +11,7 @@ from engine_proc.kernels.few_rows import FewRows
 from engine_proc.kernels.row_products import Product, best_product, products
 from engine_proc.models.linear import Linear
 
+F_PAD = F.pad
 KINDS = tuple(products().values())
 
 pytestmark = [
@@ -86,6 +87,22 @@ def test_rows_need_not_lie_together_and_two_threads_say_the_same(kind: Product) 
     torch.set_num_threads(before)
     assert torch.equal(outs[0], outs[1])
     assert torch.equal(outs[0], few(x.contiguous()))
+
+
+@each_kind
+def test_rows_that_share_a_set_of_the_cache_are_moved_apart_and_say_the_same(
+    kind: Product, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied where they lie 4,096 bytes apart and are more than a set holds; nowhere else."""
+    depth = 4096 // kind.dtype.itemsize
+    few, x = FewRows(layer(kind, 2 * kind.panel, depth)[0], None, kind=kind), rows(kind, 16, depth)
+    apart = F.pad(x, (0, 32))[:, :depth]
+    copies: list[int] = []
+    monkeypatch.setattr("engine_proc.kernels.few_rows.F.pad", lambda x, by: copies.append(len(x)) or F_PAD(x, by))
+    assert torch.equal(few(x), few(apart))
+    assert copies == ([16] if kind.name == "avx512" else [])
+    few(x[:8])
+    assert len(copies) <= 1
 
 
 @each_kind
