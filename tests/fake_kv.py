@@ -13,8 +13,8 @@ from zlib import crc32
 
 from fakes import FakeClock
 
-from engine_proc import sequence as engine
 from engine_proc.backends.base import EngineRequest, Failure
+from engine_proc.scheduling import sequence as engine
 from engine_proc.scheduling.batch import Batch, Chunk
 from engine_proc.scheduling.block_pool import PADDING_BLOCK, BlockPool
 from engine_proc.scheduling.scheduler import Policy, Scheduler

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from engine_proc import sequence as engine_sequence
 from engine_proc.backends.base import EngineRequest
+from engine_proc.scheduling import sequence as engine_sequence
 from engine_proc.scheduling.batch import Batch
 from engine_proc.scheduling.block_pool import PADDING_BLOCK
 
