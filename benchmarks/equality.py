@@ -71,7 +71,7 @@ def jobs_of(needs_exact: bool, wanted: Sequence[Setting]) -> list[Job]:
 
 def followed_by(job: Job, worst: float) -> Job | None:
     """What goes after a job that came so far from the truth: where exact products are beyond the tolerance, it is what
-    float32 makes of the hidden state, or an error of ours; with that in float64 too there is no excuse left."""
+    storing float32 makes of it, or an error of ours. With a wide stream q, k, v and attention alone are in float32."""
     if job.products == "exact" and worst > TOLERANCE:
         return Job(job.setting, "exact, wide stream", True)
     return None
@@ -91,7 +91,7 @@ def run_group(loaded: LoadedModel, name: str, number: int, part: Sequence[list[i
     expected = references(as_transformers(loaded, torch.float64), part)
     base = {"model": name, "group": number}
     float32 = Found()
-    if any(not job.is_held or job.products == "exact" for job in jobs):
+    if not all(job.is_held for job in jobs):
         float32 = compare_references(expected, references(as_transformers(loaded), part))
         float32.seconds = time.perf_counter() - start
         yield base | {"setting": FLOAT32, "products": "float32", "ok": not float32.wrong, **asdict(float32)}
@@ -102,11 +102,18 @@ def run_group(loaded: LoadedModel, name: str, number: int, part: Sequence[list[i
         follower = followed_by(job, found.worst)
         if follower is not None:
             waiting.insert(0, follower)
-        is_held = job.is_held and follower is None
-        ok = is_within(found, is_held, float32) and (found.preemptions > 0 or not job.setting.small_pool)
+        ok = is_within(found, job.is_held, float32) and (found.preemptions > 0 or not job.setting.small_pool)
         if job.setting.warm:
             ok &= found.cached_tokens >= sum((len(prompt) - 1) // 16 * 16 for prompt in part)
         yield base | {"setting": job.setting.name, "products": job.products, "ok": ok, **asdict(found)}
+
+
+def is_ok(record: dict[str, Any], records: Sequence[dict[str, Any]]) -> bool:
+    """A record's own verdict; one that is followed, because it was beyond the tolerance, has its follower's."""
+    if record["products"] != "exact" or record["worst"] <= TOLERANCE:
+        return bool(record["ok"])
+    key = (*key_of(record)[:3], "exact, wide stream")
+    return not record["wrong"] and any(other["ok"] for other in records if key_of(other) == key)
 
 
 def key_of(record: dict[str, Any]) -> tuple[str, int, str, str]:
@@ -128,7 +135,7 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     for record in records:
         found, oks = sums.setdefault((record["model"], record["setting"], record["products"]), (Found(), []))
         found.add(Found(**{name: record[name] for name in asdict(Found())}))
-        oks.append(record["ok"])
+        oks.append(is_ok(record, records))
     for (model, setting, products), (f, oks) in sorted(sums.items(), key=lambda item: item[0][0]):
         yield (f"| {model} | {setting} | {products} | {f.prompts} | {f.compared} | {len(f.wrong)} | {f.near_ties} | "
                f"{f.worst:.1e} | {f.rms:.1e} | {f.preemptions} | {f.cached_tokens} | {f.seconds:.0f} | "
@@ -197,7 +204,7 @@ def run_all(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) ->
         for name in names:
             jobs = jobs_of(name in arguments.exact.split(","), wanted)
             worsts = [done.get((name, number, job.setting.name, job.products), 0.0) for job in jobs]
-            jobs += filter(None, map(followed_by, jobs, worsts))
+            jobs += [job for job in map(followed_by, list(jobs), worsts) if job is not None]
             jobs = [job for job in jobs if (name, number, job.setting.name, job.products) not in done]
             if not jobs or number >= len(prompts[name]) or time.time() >= arguments.until:
                 continue
@@ -226,8 +233,8 @@ def main() -> int:
                 records.append(record)
     print("\n".join(table(records)))
     print(f"\ntolerance {TOLERANCE:.0e}; where it is not met by float32 products alone: {RATIO} times the rms of "
-          f"{FLOAT32}; distances are to generate in float64")  # fmt: skip
-    return int(not records or not all(record["ok"] for record in records))
+          f"{FLOAT32}; where it is not met by exact products: by a wide stream; distances are to generate in float64")
+    return int(not records or not all(is_ok(record, records) for record in records))
 
 
 if __name__ == "__main__":

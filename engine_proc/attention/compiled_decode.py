@@ -12,17 +12,10 @@ from torch import Tensor
 from engine_proc.attention.compiled_prefill import PrefillMaker
 from engine_proc.attention.decode_attention import PieceAttention, Span, Writer, slots
 from engine_proc.attention.kv_cache import PagedKVCache
-from engine_proc.kernels.decode_kernel import (
-    FIELD,
-    FIELDS,
-    WRITE_FIELD,
-    WRITE_FIELDS,
-    Runner,
-    make_kernels,
-    scratch_floats,
-)
+from engine_proc.kernels.decode_kernel import FIELD, FIELDS, WRITE_FIELD, WRITE_FIELDS, make_kernels, scratch_floats
 from engine_proc.kernels.prefill_kernel import fits
 from engine_proc.kernels.row_products import products
+from engine_proc.kernels.threads import Runner
 from engine_proc.models.base import Attention
 
 

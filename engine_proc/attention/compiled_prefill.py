@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine_proc.attention.decode_attention import PieceAttention, Span
 from engine_proc.attention.kv_cache import PagedKVCache
-from engine_proc.kernels.decode_kernel import Runner
 from engine_proc.kernels.prefill_kernel import FIELD, FIELDS, make_prefill_kernel, scratch_floats
+from engine_proc.kernels.threads import Runner
 
 
 class PrefillMaker:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from engine_proc.backends.base import Capacity, EngineRequest, StepOutput, TokenEvent
 from engine_proc.backends.native_parts import Kernels, Parts, build_parts
+from engine_proc.backends.placement import choose_device, choose_dtype, fit_threads_to_mask, keep_freed_memory
 from engine_proc.models.loader import LoadedModel, load_model
 from engine_proc.runner.model_runner import Pending
 from engine_proc.runner.nvtx import make_ranges
-from engine_proc.runner.placement import choose_device, choose_dtype, fit_threads_to_mask, keep_freed_memory
 from engine_proc.runner.sampler import choose
 from engine_proc.scheduling.batch import Batch
 from engine_proc.scheduling.block_pool import BlockPool

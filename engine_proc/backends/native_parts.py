@@ -8,12 +8,12 @@ import torch
 
 from engine_proc.attention.decode_attention import DecodeMaker, Gathered
 from engine_proc.attention.kv_cache import KVShape, PagedKVCache, choose_num_blocks
+from engine_proc.backends.placement import free_memory
 from engine_proc.models.base import Model
 from engine_proc.models.linear import can_pack
 from engine_proc.models.loader import LoadedModel, build_model
 from engine_proc.runner.graphs import CapturedDecode, capture_cuda
 from engine_proc.runner.model_runner import CPU_PASS_TOKENS, ModelRunner
-from engine_proc.runner.placement import free_memory
 from harness.common.errors import ConfigError
 
 #: Shares of the free memory that the KV cache may take: a host has other users, a CUDA device is the engine's.
@@ -30,7 +30,7 @@ class Kernels:
     bucket_passes: bool = True  # only where a new number of rows costs something: packed bfloat16
     #: Products added up in float64 instead of packed: slow, and what the rest of the engine is measured with.
     exact_linear: bool = False
-    #: With `exact_linear`: the hidden state between layers in float64. KV cache and attention stay what they are.
+    #: With `exact_linear`, which it needs: all in float64 but what attention works with (q, k, v, the KV cache).
     wide_stream: bool = False
 
 
@@ -46,6 +46,7 @@ class Parts:
     compiled_decode: bool
     buckets: bool
     exact_linear: bool
+    wide_stream: bool
 
     def warm_up(self, touched_bytes: int) -> None:
         self.cache.touch(touched_bytes)
@@ -57,6 +58,7 @@ class Parts:
         return {
             "packed_linear": self.packed,
             "exact_linear": self.exact_linear,
+            "wide_stream": self.wide_stream,
             "compiled_decode": self.compiled_decode,
             "bucket_passes": self.buckets,
             "block_size": self.cache.block_size,
@@ -70,9 +72,11 @@ def build_parts(
     loaded: LoadedModel, device: torch.device, dtype: torch.dtype, kernels: Kernels, *, max_batch_size: int,
     block_size: int, kv_blocks: int | None, kv_memory: int | None, paged_attn: bool, cuda_graph: bool, compile: bool,
 ) -> Parts:  # fmt: skip
-    """Raises ConfigError where the KV cache does not fit."""
+    """Raises ConfigError where the KV cache does not fit, or kernels do not go together."""
     if block_size < 1:
         raise ConfigError(f"block_size is {block_size}; it must be at least 1")
+    if kernels.wide_stream and not kernels.exact_linear:
+        raise ConfigError("wide_stream needs exact_linear")
     packed = kernels.packed_linear and not kernels.exact_linear and can_pack(device, dtype)
     model = build_model(loaded, device, dtype, packed, kernels.exact_linear, kernels.wide_stream)
     if compile:
@@ -92,7 +96,7 @@ def build_parts(
         graphs=graphs,
     )  # fmt: skip
     compiled = paged_attn and not isinstance(maker, Gathered)
-    return Parts(model, cache, runner, graphs, packed, compiled, buckets, kernels.exact_linear)
+    return Parts(model, cache, runner, graphs, packed, compiled, buckets, kernels.exact_linear, kernels.wide_stream)
 
 
 def _decode_maker(

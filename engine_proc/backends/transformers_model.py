@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import transformers
 
+from engine_proc.backends.placement import choose_device, choose_dtype, fit_threads_to_mask
 from engine_proc.models.hf import as_transformers
 from engine_proc.models.loader import load_model
 from engine_proc.models.source import POSITION_KEYS, ModelSource, find_model
-from engine_proc.runner.placement import choose_device, choose_dtype, fit_threads_to_mask
 from engine_proc.tokenize import TOKENIZER_FILES, eos_token_ids
 from harness.common.errors import ConfigError
 

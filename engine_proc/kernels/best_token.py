@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from engine_proc.kernels.compile_kernel import compile_kernel
-from engine_proc.kernels.cpu_vectors import F32, I32, find_gomp, thread_functions
-from engine_proc.kernels.decode_kernel import Runner
+from engine_proc.kernels.cpu_vectors import F32, I32
+from engine_proc.kernels.threads import Runner, find_gomp, thread_functions
 from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order; logits, places and tops are addresses.

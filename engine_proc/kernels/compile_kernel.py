@@ -11,7 +11,8 @@ from harness.common.kernel_cache import Kernel, Recipe, make_kernel
 #: Each of them has a kernel or what one is made of; a kernel on the disk is of these files as they are now.
 SOURCES = (
     *(Path(__file__).with_name(f"{name}.py") for name in (
-        "cpu_vectors", "decode_kernel", "prefill_kernel", "few_rows", "row_products", "best_token", "exact_rows",
+        "cpu_vectors", "threads", "decode_kernel", "prefill_kernel", "few_rows", "row_products", "best_token",
+        "exact_rows",
     )),
     Path(nogil_numba.__file__),
 )  # fmt: skip

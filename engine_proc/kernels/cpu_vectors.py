@@ -1,23 +1,18 @@
-"""What the compiled kernels are written with: heads as LLVM vectors, a softmax, the threads.
+"""What the compiled kernels are written with: heads as LLVM vectors, a softmax.
 
 The inner loops are written as LLVM vectors, so that they are vectors on every CPU.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-from harness.common.nogil import our_name
 
 F32, _I8, _I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 CACHE_LINE = 64  # bytes
@@ -38,6 +33,17 @@ def fetch(builder: Any, address: Any) -> None:
     kind = ir.FunctionType(ir.VoidType(), (_I8.as_pointer(), I32, I32, I32))
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     builder.call(prefetch, (builder.inttoptr(address, _I8.as_pointer()), *(ir.Constant(I32, n) for n in (0, 2, 1))))
+
+
+@intrinsic
+def fetch_line(typing_context: Any, address: Any) -> Any:
+    """`fetch` for numba's code."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        fetch(builder, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 def fetch_all(builder: Any, address: Any, size: int) -> None:
@@ -264,36 +270,3 @@ def softmax(scores: Any, length: int) -> float:
         scores[t] = value
         total += value
     return total
-
-
-def find_gomp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch computes with, so that kernels share its threads; None where it is another one."""
-    for path in sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*")):
-        library = ctypes.CDLL(str(path))
-        if hasattr(library, "GOMP_parallel"):
-            return library
-    return None
-
-
-def thread_functions() -> tuple[Any, Any]:
-    """This thread's number, and how many there are, callable from compiled code.
-
-    By name, not by address: what was compiled in one process is used in another.
-    """
-    library = find_gomp()
-    if library is None:
-
-        @njit
-        def zero() -> int:
-            return 0
-
-        @njit
-        def one() -> int:
-            return 1
-
-        return zero, one
-    functions = []
-    for name in ("omp_get_thread_num", "omp_get_num_threads"):
-        binding.add_symbol(our_name(name), ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        functions.append(types.ExternalFunction(our_name(name), types.int32()))
-    return functions[0], functions[1]

@@ -6,7 +6,6 @@ Accumulates in float32 whatever the cache holds. Its plain twin is `decode_atten
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,7 +14,8 @@ import torch
 from numba import carray, njit
 
 from engine_proc.kernels.compile_kernel import compile_kernel
-from engine_proc.kernels.cpu_vectors import find_gomp, lanes_of, make_intrinsics, softmax, thread_functions
+from engine_proc.kernels.cpu_vectors import CACHE_LINE, fetch_line, lanes_of, make_intrinsics, softmax
+from engine_proc.kernels.threads import find_gomp, thread_functions
 from harness.common.nogil_numba import pointer
 
 #: Names of the int64 parameters of a kernel, in order. Addresses unless said otherwise.
@@ -36,8 +36,8 @@ WRITE_FIELD = {name: i for i, name in enumerate(WRITE_FIELDS)}
 _NUM_WRITE_FIELDS = len(WRITE_FIELDS)
 (_W_K, _W_V, _W_KEYS, _W_VALUES, _W_BLOCKS, _W_OFFSETS, _W_K_STRIDE, _W_V_STRIDE, _W_TOKENS, _W_KV_HEADS,
  _W_BLOCK_SIZE) = range(_NUM_WRITE_FIELDS)  # fmt: skip
-#: So many bytes of one head's K, and as many of its V, are fetched long before they are used: they stay in the second
-#: level of any CPU's cache till then. What is beyond is fetched a block before.
+#: So many bytes of one head's K, and as many of its V, are fetched long before they are used; they fit a second-level
+#: cache of 512 KB, with the next head's K. What is beyond is fetched a block before.
 _KEPT = 1 << 17
 
 
@@ -63,20 +63,30 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
     thread, threads = thread_functions()
 
     @njit(nogil=True, error_model="numpy")
-    def attend(p: Any, scale: float, part: int, task: int, then: int) -> None:
-        """One row's query group of one KV head, its new token stored before; `then` is the thread's next task."""
-        block_size, kv_heads = p[_BLOCK_SIZE], p[_KV_HEADS]
-        row, head = task // kv_heads, task % kv_heads
+    def attend(p: Any, scale: float, part: int, parts: int, task: int) -> None:
+        """One row's query group of one KV head, its new token stored before."""
+        block_size, kv_heads, stride = p[_BLOCK_SIZE], p[_KV_HEADS], p[_TABLE_STRIDE]
         lengths = carray(pointer(p[_LENGTHS]), (p[_ROWS],), np.int64)
-        length = lengths[row]
-        table = carray(pointer(p[_TABLES] + row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
-        then_row, then_head = then // kv_heads, then % kv_heads
-        then_last = (lengths[then_row] - 1) // block_size
-        then_table = carray(pointer(p[_TABLES] + then_row * p[_TABLE_STRIDE] * 8), (p[_TABLE_STRIDE],), np.int64)
-        kept = _KEPT // (block_size * dim * size)
-        block_bytes, head_bytes = kv_heads * block_size * dim * size, head * block_size * dim * size
+        tables = carray(pointer(p[_TABLES]), (p[_ROWS], stride), np.int64)
+        head_size = block_size * dim * size  # bytes of a head's part of a block
+        block_bytes = kv_heads * head_size
+        row, head_bytes = task // kv_heads, task % kv_heads * head_size
+        length, table = lengths[row], tables[row]
         last = length - 1
-        place = table[last // block_size] * block_bytes + head_bytes + (last % block_size) * dim * size
+        last_block = last // block_size
+
+        # What the thread's next task is going to read, and what its last one did not fetch of this one's keys.
+        then = min(task + parts, p[_ROWS] * kv_heads - 1)
+        then_table, then_bytes = tables[then // kv_heads], then % kv_heads * head_size
+        then_last = (lengths[then // kv_heads] - 1) // block_size
+        kept = _KEPT // head_size
+        fetched = (lengths[(task - parts) // kv_heads] - 1) // block_size + 1 if task >= parts else 0
+        for i in range(fetched, min(kept, last_block + 1)):
+            for line in range(0, head_size, CACHE_LINE):
+                fetch_line(p[_KEYS] + table[i] * block_bytes + head_bytes + line)
+
+        head = task % kv_heads
+        place = table[last_block] * block_bytes + head_bytes + (last % block_size) * dim * size
         copy(p[_KEYS] + place, p[_K] + (row * p[_K_STRIDE] + head * dim) * size)
         copy(p[_VALUES] + place, p[_V] + (row * p[_V_STRIDE] + head * dim) * size)
         scratch = p[_SCRATCH] + part * p[_SCRATCH_STRIDE] * 4
@@ -91,7 +101,7 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
                 here = table[i] * block_bytes + head_bytes
                 later = p[_VALUES] + here
                 if i >= kept:
-                    later = p[_KEYS] + table[min(i + 1, last // block_size)] * block_bytes + head_bytes
+                    later = p[_KEYS] + table[min(i + 1, last_block)] * block_bytes + head_bytes
                 count = min(block_size, length - first)
                 if block_size % lanes == 0:  # whole vectors; what lies beyond the last token is not looked at
                     count = (count + lanes - 1) // lanes * lanes
@@ -101,9 +111,9 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
             for first in range(0, length, block_size):
                 i = first // block_size
                 block = p[_VALUES] + table[i] * block_bytes + head_bytes
-                later = p[_KEYS] + then_table[min(i, then_last)] * block_bytes + then_head * block_size * dim * size
+                later = p[_KEYS] + then_table[min(i, then_last)] * block_bytes + then_bytes
                 if i >= kept:
-                    later = p[_VALUES] + table[min(i + 1, last // block_size)] * block_bytes + head_bytes
+                    later = p[_VALUES] + table[min(i + 1, last_block)] * block_bytes + head_bytes
                 accumulate(acc, weights + 4 * first, block, min(block_size, length - first), later)
             narrow(p[_OUT] + (row * p[_HEADS] + member) * dim * size, acc, np.float32(1.0) / total)
 
@@ -111,9 +121,8 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
         p = carray(pointer(params), (_NUM_FIELDS,), np.int64)
         scale = carray(pointer(params + 8 * _SCALE), (1,), np.float64)[0]
         kv_heads, part, parts = p[_KV_HEADS], thread(), threads()
-        tasks = p[_ROWS] * kv_heads
-        for task in range(part, tasks, parts):
-            attend(p, scale, part, task, min(task + parts, tasks - 1))
+        for task in range(part, p[_ROWS] * kv_heads, parts):
+            attend(p, scale, part, parts, task)
 
     def write(params: int) -> None:
         p = carray(pointer(params), (_NUM_WRITE_FIELDS,), np.int64)
@@ -129,24 +138,3 @@ def make_kernels(head_dim: int, dtype: torch.dtype) -> Kernels:
 
     asked = f"{head_dim} {dtype} {find_gomp() is not None}"
     return Kernels(compile_kernel(decode, asked), compile_kernel(write, asked))
-
-
-class Runner:
-    """Calls kernels, on as many threads as torch has at that moment."""
-
-    def __init__(self) -> None:
-        self._gomp = find_gomp()
-        if self._gomp is not None:
-            self._parallel = self._gomp.GOMP_parallel
-            self._parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-            self._parallel.restype = None
-
-    @property
-    def max_threads(self) -> int:
-        return torch.get_num_threads() if self._gomp is not None else 1
-
-    def __call__(self, kernel: Any, params_address: int, threads: int) -> None:
-        if threads > 1 and self._gomp is not None:
-            self._parallel(kernel.address, params_address, threads, 0)
-        else:
-            kernel.call(params_address)

@@ -15,8 +15,8 @@ from numba import carray, njit
 from torch import Tensor
 
 from engine_proc.kernels.compile_kernel import compile_kernel
-from engine_proc.kernels.cpu_vectors import find_gomp, float_of, thread_functions
-from engine_proc.kernels.decode_kernel import Runner
+from engine_proc.kernels.cpu_vectors import float_of
+from engine_proc.kernels.threads import Runner, find_gomp, thread_functions
 from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order: addresses, then sizes; `narrow`: the weights are bfloat16.

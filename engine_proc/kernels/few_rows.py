@@ -17,9 +17,9 @@ from numba import carray, njit
 from torch import Tensor
 
 from engine_proc.kernels.compile_kernel import compile_kernel
-from engine_proc.kernels.cpu_vectors import CACHE_LINE, exponential, find_gomp, make_intrinsics, thread_functions
-from engine_proc.kernels.decode_kernel import Runner
+from engine_proc.kernels.cpu_vectors import CACHE_LINE, exponential, make_intrinsics
 from engine_proc.kernels.row_products import Product, best_product, products, tile_configs
+from engine_proc.kernels.threads import Runner, find_gomp, thread_functions
 from harness.common.nogil_numba import pointer
 
 #: int64 parameters of the kernel, in order. Addresses unless said otherwise; bias and residual may be 0: there is none.
@@ -32,8 +32,8 @@ _NUM_FIELDS = len(FIELDS)
  _WIDE_OUT) = range(_NUM_FIELDS)  # fmt: skip
 #: Bytes of weights between what is used and what is fetched for later.
 _AHEAD = 1 << 14
-#: Lines of a cache's first level, in bytes, that lie so far apart share a set; a set has 8 to 12 places. More rows of a
-#: step than that, each in the same set, drive each other out at every product: half the speed.
+#: Lines that lie a multiple of so many bytes apart share a set of the first-level cache, which has 8 to 12 places. More
+#: rows than that in one set drive each other out at every product: half the speed.
 _SET_STRIDE, _PLACES = 4096, 8
 
 

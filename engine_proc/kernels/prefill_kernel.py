@@ -2,7 +2,7 @@
 
 One task is one piece and one query head. It copies the head's keys (transposed) and values to float32 scratch memory,
 then takes a few queries at a time through two products of register tiles, with a whole softmax between them. Products
-and sums are float32 whatever the cache holds. Its plain twin is torch's attention in `attention._Prefill`.
+and sums are float32 whatever the cache holds. Its plain twin is torch's attention in `attention.passes._Prefill`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from engine_proc.kernels.compile_kernel import compile_kernel
-from engine_proc.kernels.cpu_vectors import F32, FLAGS, I32, find_gomp, make_intrinsics, softmax, thread_functions
+from engine_proc.kernels.cpu_vectors import F32, FLAGS, I32, make_intrinsics, softmax
+from engine_proc.kernels.threads import find_gomp, thread_functions
 from harness.common.nogil_numba import pointer
 
 #: Names of the int64 parameters, in order. Addresses unless said otherwise.

@@ -1,1 +1,1 @@
-"""Model families and their weights."""
+"""Model families and their weights, from safetensors or GGUF."""

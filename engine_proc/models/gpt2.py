@@ -102,7 +102,7 @@ class GPT2:
         """`weights`: what `config.shapes` lists, and "lm_head.weight" where the head is not the embedding.
 
         `packed`: linear weights in oneDNN's layout (CPU only). `exact`: products in float64 (`ExactLinear`);
-        with it `wide_stream`: the hidden state between layers, and its norms, in float64 too.
+        with it `wide_stream`: all in float64 but what attention works with (q, k, v, the KV cache, what comes out).
         """
         self.config = config
         self.shape = ModelShape(
@@ -122,7 +122,7 @@ class GPT2:
 
     def hidden(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
         config = self.config
-        x = (F.embedding(ids, self._wte) + F.embedding(positions, self._wpe)).to(self._stream)
+        x = F.embedding(ids, self._wte).to(self._stream) + F.embedding(positions, self._wpe)
         for i, block in enumerate(self._blocks):
             q, k, v = self._queries(block, x)
             attended = attention(i, q, k, v, self._scale(i))

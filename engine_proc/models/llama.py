@@ -141,8 +141,8 @@ class Llama:
     ) -> None:  # fmt: skip
         """`weights`: what `config.shapes` lists. `packed`: linear weights in oneDNN's layout (CPU only).
 
-        `exact`: products in float64 (`ExactLinear`); with it `wide_stream`: the hidden state between layers, and its
-        norms, in float64 too.
+        `exact`: products in float64 (`ExactLinear`); with it `wide_stream`: all in float64 but what
+        attention works with (q, k, v with their positions, the KV cache, what comes out).
         """
         self.config = config
         self.shape = ModelShape(

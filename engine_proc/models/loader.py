@@ -76,7 +76,7 @@ def build_model(
     wide_stream: bool = False,
 ) -> Model:  # fmt: skip
     """The model on a device. `packed`: linear weights in oneDNN's layout; `exact`: products in float64; with it
-    `wide_stream`: the hidden state between layers in float64 too."""
+    `wide_stream`: all but what attention works with."""
     if isinstance(loaded.config, GPT2Config):
         return GPT2(loaded.config, loaded.weights, device, dtype, packed, exact, wide_stream)
     return Llama(loaded.config, loaded.weights, device, dtype, packed, exact, wide_stream)

@@ -166,7 +166,7 @@ def _free_name(folder: Path, name: str) -> str:
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:
-    from harness.cli.folder_commands import read_summary
+    from harness.report.reading import read_summary
 
     return read_summary(folder / "summary.json")
 

@@ -88,7 +88,7 @@ def _check(code: int, stderr: str, folder: Path) -> None:
 
 def read_trial(folder: Path) -> Trial:
     """The trial of a result folder. Raises ConfigError where its summary cannot be read."""
-    from harness.cli.folder_commands import read_summary
+    from harness.report.reading import read_summary
 
     summary = read_summary(folder / "summary.json")
     runs = tuple(_figures(run) for run in summary["runs"] if not run["warmup"])

@@ -1,1 +1,1 @@
-"""The command line: its flags, and the commands that start no process."""
+"""The command line: its flags, and the commands that run no load."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from harness.common.errors import ConfigError
+from harness.report.reading import read_summary
 
 
 def report(folder: Path, *, all_checks: bool = False) -> int:
@@ -26,22 +25,6 @@ def recover(folder: Path, *, all_checks: bool = False) -> int:
     outcome = rebuild(folder)
     _render(dict(outcome.summary), folder, all_checks)
     return 0
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """The parsed summary.json. Raises ConfigError naming the file where it is none, or of another version."""
-    from harness.report.summary import SCHEMA
-
-    try:
-        summary = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path}: not JSON, or cut short") from None
-    schema = summary.get("schema") if isinstance(summary, dict) else None
-    if schema != SCHEMA:
-        raise ConfigError(f"{path}: its schema is {schema!r}, this isorate reads {SCHEMA!r}")
-    return dict(summary)
 
 
 def _render(summary: dict[str, Any], folder: Path, all_checks: bool) -> None:

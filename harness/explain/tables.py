@@ -48,7 +48,7 @@ class Folder:
 
 def read_folder(folder: Path, run: int | None) -> Folder:
     """Read a run of a result folder; without `run`, its first measured one. Raises ConfigError naming what is wrong."""
-    from harness.cli.folder_commands import read_summary
+    from harness.report.reading import read_summary
 
     summary = read_summary(folder / "summary.json")
     there = {entry["run"]: entry["warmup"] for entry in summary["runs"]}

@@ -1,1 +1,2 @@
-"""What the parent reads of the host, outside the measured processes: threads, CPUs, control groups, idle states."""
+"""What the parent reads of the host, outside the measured processes: threads, CPUs and who gets which, control groups,
+idle states, versions."""

@@ -26,7 +26,7 @@ class HostSampler:
     """Owned by: the harness's main thread. A process that has ended is no error: its last sample stands."""
 
     def __init__(self, collector: Collector, pids: Mapping[int, int], cpus: frozenset[int], clock: Clock) -> None:
-        """pids: process id by process number (`contention.PROCESSES`); cpus: those of our processes."""
+        """pids: process id by process number (names: `contention.process_name`); cpus: those of our processes."""
         self._control = collector.control
         self._threads = RingWriter(collector.rings["threads"])
         self._cpu_ring = RingWriter(collector.rings["cpus"])

@@ -1,6 +1,6 @@
 """What only the engine's side knows of a model, asked of a short-lived process: token ids of texts, and its limits.
 
-The harness holds no tokenizer; `engine_proc.tokenize` and `engine_proc.models.limits` need neither a device nor
+The harness holds no tokenizer; `engine_proc.tokenize` and `engine_proc.limits` need neither a device nor
 torch.
 """
 
@@ -66,7 +66,7 @@ def run_helper(module: str, args: Sequence[str], text: str) -> str:
 
 def ask_limits(engine: str, model: str, helper: Helper = run_helper) -> Limits:
     """The limits of an engine with a model. Raises ConfigError for a model that cannot be read."""
-    answer = json.loads(helper("engine_proc.models.limits", ["--engine", engine, "--model", model], ""))
+    answer = json.loads(helper("engine_proc.limits", ["--engine", engine, "--model", model], ""))
     return Limits(answer["max_model_len"], answer["vocab_size"], tuple(answer["special_ids"]))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from harness.campaign.trial import run_trial
-from harness.cli.folder_commands import read_summary
 from harness.common.clock import monotonic_ns
 from harness.common.collector import Int64Array
 from harness.common.errors import RunError
+from harness.report.reading import read_summary
 from harness.selftest.occupancy import Occupancy, OccupancyWatch
 
 BASE = (

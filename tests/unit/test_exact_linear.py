@@ -18,6 +18,7 @@ from engine_proc.models.exact_linear import MOST_ROWS, ExactLinear, make_linear
 from engine_proc.models.linear import Linear
 from engine_proc.models.loader import build_model, load_model
 from harness.common.clock import monotonic_ns
+from harness.common.errors import ConfigError
 
 IN, OUT, ROWS = 1536, 7, 5
 
@@ -118,3 +119,9 @@ def test_a_wide_stream_is_float64_between_layers_and_float32_in_attention(tmp_pa
     assert logits[1].dtype is torch.float32
     assert not logits[0].equal(logits[1])
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_wide_stream_without_exact_products_is_refused(tmp_path: Path) -> None:
+    kernels, folder = Kernels(wide_stream=True), save_model(tmp_path / "tiny")
+    with pytest.raises(ConfigError, match="wide_stream needs exact_linear"):
+        NativeBackend(folder, "cpu", "float32", 2, 2, monotonic_ns, kv_blocks=32, kernels=kernels)

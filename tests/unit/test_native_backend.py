@@ -15,11 +15,11 @@ from engine_proc.backends import native_parts
 from engine_proc.backends.base import EngineRequest
 from engine_proc.backends.native import NativeBackend
 from engine_proc.backends.native_parts import Kernels
+from engine_proc.backends.placement import choose_device, choose_dtype, cpu_has_bf16
 from engine_proc.models.builtin import random_weights
 from engine_proc.models.gpt2 import GPT2Config
 from engine_proc.models.loader import load_model
 from engine_proc.runner.model_runner import bucket, pass_limit
-from engine_proc.runner.placement import choose_device, choose_dtype, cpu_has_bf16
 from harness.common.errors import ConfigError
 from harness.common.protocol import Sampling
 from harness.common.stamps import FinishReason, Reason

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine_proc.limits import read_limits
 from engine_proc.models.gpt2 import GPT2Config
-from engine_proc.models.limits import read_limits
 from harness.cli.options import GROUPS, plan_parser
 from harness.cli.plan_command import plan_load
 from harness.common.errors import ConfigError, RunError

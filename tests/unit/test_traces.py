@@ -30,7 +30,7 @@ VOCAB = 1000
 
 def fake_helper(module: str, args: Sequence[str], text: str) -> str:
     """A model of 1,024 positions whose tokenizer gives one id a character."""
-    if module == "engine_proc.models.limits":
+    if module == "engine_proc.limits":
         return json.dumps({"max_model_len": 1024, "vocab_size": VOCAB, "special_ids": [VOCAB - 1]})
     return "".join(json.dumps([ord(char) % VOCAB for char in json.loads(line)]) + "\n" for line in text.splitlines())
 

@@ -1,6 +1,6 @@
 """How long a request an engine takes and which token ids: read from the model's files, without weights or a device.
 
-`python -m engine_proc.models.limits --engine native --model builtin:gpt2` prints one JSON object with the fields of
+`python -m engine_proc.limits --engine native --model builtin:gpt2` prints one JSON object with the fields of
 `Limits`. No torch.
 """
 
@@ -73,7 +73,7 @@ def _is_size(value: object) -> bool:
 
 def main(argv: Sequence[str] | None = None, out: TextIO | None = None) -> int:
     """Print the limits. Returns the exit code: 2 for a model that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m engine_proc.models.limits", description="Print a model's limits.")
+    parser = argparse.ArgumentParser(prog="python -m engine_proc.limits", description="Print a model's limits.")
     parser.add_argument("--engine", default="native")
     parser.add_argument("--model", default="builtin:gpt2")
     options = parser.parse_args(argv)
